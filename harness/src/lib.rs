@@ -1,0 +1,1 @@
+//! ggml-parity: the harness.

@@ -1,0 +1,2 @@
+//! The ggml-parity binary.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Model files: GGUF in and out, hyper-parameters, tokenizers and generated models.
