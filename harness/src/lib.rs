@@ -1,1 +1,3 @@
 //! ggml-parity: the harness.
+
+pub mod builds;
