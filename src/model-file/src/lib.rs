@@ -1,1 +1,29 @@
-//! Model files: GGUF in and out, hyper-parameters, tokenizers and generated models.
+//! Model files, without ggml: everything the runtime and the oracle must agree on before either computes.
+//!
+//! | module | what it is for |
+//! |---|---|
+//! | [`gguf`] | the container: a reader that trusts nothing in the file, and an atomic writer |
+//! | [`tensor_type`] | ggml's tensor types with their block sizes |
+//! | [`hparams`] | hyper-parameters, from llama.cpp's keys and from the `diffuse.` converter's |
+//! | [`model`] | which tensors a model must have and in which shapes; [`Model::open`] checks all of it |
+//! | [`generate`] | seeded two-layer models whose bytes are the same on every platform |
+//! | [`tokenizer`] | byte-level BPE from the file's own metadata |
+//!
+//! Every error names the file, the field, its value and where in the file it stands ([`Error`]).
+//! A file that cannot be right is refused here, so that no arm of a comparison has to guess.
+#![deny(unsafe_code)]
+
+mod byte_level;
+mod error;
+pub mod generate;
+pub mod gguf;
+pub mod hparams;
+pub mod model;
+pub mod tensor_type;
+
+pub use error::{Error, ErrorKind};
+pub use generate::{GenerateSpec, generate, presets};
+pub use gguf::{Array, GgufFile, GgufWriter, Mapped, Metadata, TensorInfo, Value};
+pub use hparams::{Architecture, Convention, HyperParams, RopeKind};
+pub use model::{Model, TensorSpec, tensor_table};
+pub use tensor_type::TensorType;
