@@ -1,3 +1,11 @@
 //! ggml-parity: the harness.
 
+mod atomic;
 pub mod builds;
+pub mod capture;
+pub mod compare;
+pub mod figure;
+pub mod named;
+pub mod plan;
+pub mod report;
+pub mod verdict;

@@ -1,0 +1,172 @@
+//! The metadata of a capture: where its numbers came from.
+
+use super::Placement;
+use crate::named::named_enum;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// The schema of captures that this version writes and reads.
+pub const SCHEMA: &str = "ggml-parity.capture/1";
+
+/// Everything that is known of a capture beside its tensors.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CaptureMeta {
+    /// Always [`SCHEMA`].
+    pub schema: String,
+    /// The id of the case, without build and device.
+    pub case: String,
+    /// The model.
+    pub model: ModelInfo,
+    /// The ggml build.
+    pub build: BuildInfo,
+    /// The device.
+    pub device: DeviceInfo,
+    /// What the backend reported of itself: cooperative matrices, integer dot products, ….
+    #[serde(default)]
+    pub features: BTreeMap<String, String>,
+    /// The environment switches that were set: `GGML_*`, `VK_*`, `CUDA_*`.
+    #[serde(default)]
+    pub environment: BTreeMap<String, String>,
+    /// Where the scheduler placed the work.
+    pub placement: Placement,
+    /// Bytes of every buffer.
+    #[serde(default)]
+    pub bytes: Vec<BufferBytes>,
+    /// The worker's peak resident size, where the system tells it.
+    pub peak_rss_bytes: Option<u64>,
+    /// Threads of the CPU backend.
+    pub threads: u32,
+    /// Seconds by name: `load`, `compute`, ….
+    #[serde(default)]
+    pub timings: BTreeMap<String, f64>,
+    /// The text that was generated, where the case generates.
+    #[serde(default)]
+    pub text: Option<String>,
+    /// Anything a reader of the report should know.
+    #[serde(default)]
+    pub notes: Vec<String>,
+}
+
+/// The model of a capture.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModelInfo {
+    /// Its name, as in the case id.
+    pub name: String,
+    /// SHA-256 of the model file, lower-case hex.
+    pub sha256: String,
+    /// `general.architecture`.
+    pub architecture: String,
+}
+
+/// The ggml build of a capture.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BuildInfo {
+    /// The name of the build, as in cell ids.
+    pub name: String,
+    /// ggml's version, where the build tells it.
+    pub version: Option<String>,
+    /// ggml's commit, where the build tells it.
+    pub commit: Option<String>,
+    /// The libraries that were loaded.
+    #[serde(default)]
+    pub files: Vec<BuildFile>,
+}
+
+/// One library of a build.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BuildFile {
+    /// Its file name.
+    pub name: String,
+    /// SHA-256 of the file, lower-case hex.
+    pub sha256: String,
+}
+
+named_enum! {
+    /// What kind of device ggml says it is.
+    pub enum DeviceKind as "device kind" {
+        /// The CPU backend.
+        Cpu = "CPU",
+        /// A GPU with its own memory.
+        Gpu = "GPU",
+        /// A GPU that shares the host's memory.
+        IntegratedGpu = "integrated",
+        /// An accelerator that works beside the CPU backend, such as BLAS.
+        Accelerator = "accelerator",
+    }
+}
+
+impl DeviceKind {
+    /// Whether it is a GPU of either kind.
+    pub fn is_gpu(self) -> bool {
+        matches!(self, Self::Gpu | Self::IntegratedGpu)
+    }
+}
+
+/// The device of a capture.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceInfo {
+    /// The selector that chose it, without build.
+    pub selector: String,
+    /// ggml's name.
+    pub name: String,
+    /// Its kind.
+    pub kind: DeviceKind,
+    /// ggml's description.
+    pub description: String,
+    /// The driver, where it is known.
+    pub driver: Option<String>,
+    /// Its memory in bytes, where the backend tells it.
+    pub memory_total: Option<u64>,
+}
+
+named_enum! {
+    /// What a buffer is for.
+    pub enum BufferPurpose as "buffer purpose" {
+        /// The model's tensors.
+        Weights = "weights",
+        /// K/V caches.
+        Cache = "cache",
+        /// Intermediate results.
+        Compute = "compute",
+    }
+}
+
+/// Bytes of one buffer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BufferBytes {
+    /// The name of its buffer type.
+    pub buffer: String,
+    /// What it is for.
+    pub purpose: BufferPurpose,
+    /// Its size.
+    pub bytes: u64,
+}
+
+impl CaptureMeta {
+    /// The metadata of a file that has none: nothing is known of it but its name.
+    pub(super) fn foreign(name: &str) -> Self {
+        Self {
+            schema: SCHEMA.to_owned(),
+            case: String::new(),
+            model: ModelInfo { name: name.to_owned(), ..ModelInfo::default() },
+            build: BuildInfo { name: "foreign".to_owned(), ..BuildInfo::default() },
+            device: DeviceInfo {
+                selector: "foreign".to_owned(),
+                name: "foreign".to_owned(),
+                kind: DeviceKind::Cpu,
+                description: "a capture without metadata, written by another runtime".to_owned(),
+                driver: None,
+                memory_total: None,
+            },
+            features: BTreeMap::new(),
+            environment: BTreeMap::new(),
+            placement: Placement::default(),
+            bytes: Vec::new(),
+            peak_rss_bytes: None,
+            threads: 0,
+            timings: BTreeMap::new(),
+            text: None,
+            notes: Vec::new(),
+        }
+    }
+}

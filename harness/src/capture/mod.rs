@@ -1,0 +1,66 @@
+//! Captures, version 1: what one cell computed, as a safetensors file that any runtime can write.
+//!
+//! | tensor | shape | type | what |
+//! |---|---|---|---|
+//! | `logits` | `[rows, vocab]` | F32 | one row for each position whose logits were asked for |
+//! | `positions` | `[rows]` | I32 | the sequence position at which the network put out the row |
+//! | `step` | `[rows]` | I32 | the forward pass that computed the row, from 0 |
+//! | `tokens` | `[n]` | I32 | the tokens that were fed in, the reference's own trajectory included |
+//! | `k.N`, `v.N` | `[positions, kv_heads, head_dim]` | F32 | the caches of layer N; K after RoPE, dequantised |
+//! | `greedy` | `[m]` | I32 | optional: tokens of the free run; of a masked generation the whole final sequence |
+//! | `greedy.margin` | `[m]` | F32 | optional: the arm's own margin of each `greedy` token, see below |
+//! | `unmask.step`, `.position`, `.token` | `[m]` | I32 | optional: the trajectory of a masked generation |
+//!
+//! The file's `__metadata__` holds `schema` = [`SCHEMA`] and `ggml-parity`, one JSON document: [`CaptureMeta`].
+//! Readers also take F64, F16 and BF16 where F32 stands, and I64 where I32 stands, for other runtimes write
+//! those; a file without our metadata is opened by [`CaptureReader::open_foreign`]. Unknown tensors are ignored.
+//!
+//! `greedy.margin` is, in logits, the top-1 less the top-2 of the row that chose the token; in a masked
+//! generation the smallest margin of any decision of that step, the order of unmasking included, and infinite
+//! for the prompt. Without it the margins are taken from `logits` where `tokens` ends in `greedy`.
+
+mod element;
+mod error;
+mod header;
+mod meta;
+mod placement;
+mod reader;
+mod writer;
+
+pub use error::CaptureError;
+pub use meta::{
+    BufferBytes, BufferPurpose, BuildFile, BuildInfo, CaptureMeta, DeviceInfo, DeviceKind, ModelInfo, SCHEMA,
+};
+pub use placement::{BackendNodes, Fallback, Placement};
+pub use reader::CaptureReader;
+pub use writer::CaptureWriter;
+
+use crate::named::named_enum;
+
+named_enum! {
+    /// Which of the two caches.
+    pub enum Cache as "cache" {
+        /// Keys, after RoPE.
+        K = "k",
+        /// Values.
+        V = "v",
+    }
+}
+
+impl Cache {
+    /// The name of the tensor that holds this cache of one layer.
+    pub fn tensor(self, layer: usize) -> String {
+        format!("{self}.{layer}")
+    }
+}
+
+/// The trajectory of a masked generation, one entry for each token that was unmasked, in that order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unmask {
+    /// The step at which it was unmasked.
+    pub step: Vec<i32>,
+    /// Its position in the sequence.
+    pub position: Vec<i32>,
+    /// The token.
+    pub token: Vec<i32>,
+}

@@ -1,0 +1,262 @@
+//! Reading captures row by row: logits of a large vocabulary do not fit in memory twice.
+
+use super::header::TensorFile;
+use super::meta::SCHEMA;
+use super::{Cache, CaptureError, CaptureMeta, Unmask};
+use std::path::Path;
+
+/// An open capture. Shapes, types and row counts were checked when it was opened; tensors stay on disk.
+pub struct CaptureReader {
+    file: TensorFile,
+    meta: CaptureMeta,
+    foreign: bool,
+    rows: usize,
+    vocab: usize,
+    tokens: Vec<i32>,
+    positions: Vec<i32>,
+    step: Vec<i32>,
+    kv_shapes: Vec<[[usize; 3]; 2]>,
+    greedy: Option<Vec<i32>>,
+    greedy_margin: Option<Vec<f64>>,
+    unmask: Option<Unmask>,
+}
+
+impl CaptureReader {
+    /// Opens a capture that one of our workers, or a runtime that follows the format in full, wrote.
+    ///
+    /// # Errors
+    /// A file that cannot be read, is cut short, or has a missing or malformed tensor or metadata key.
+    pub fn open(path: &Path) -> Result<Self, CaptureError> {
+        let file = TensorFile::open(path)?;
+        let meta = read_meta(&file)?;
+        Self::check(file, meta, false)
+    }
+
+    /// Opens a capture of another runtime: metadata may be missing, and so may `positions` and `step`, which
+    /// then are 0, 1, 2, … and 0. Its model hash is unknown, so a comparison cannot check it.
+    ///
+    /// # Errors
+    /// As [`Self::open`], apart from what may be missing.
+    pub fn open_foreign(path: &Path) -> Result<Self, CaptureError> {
+        let file = TensorFile::open(path)?;
+        if file.metadata(META_KEY).is_some() {
+            let meta = read_meta(&file)?;
+            return Self::check(file, meta, false);
+        }
+        let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        Self::check(file, CaptureMeta::foreign(&name), true)
+    }
+
+    fn check(mut file: TensorFile, meta: CaptureMeta, foreign: bool) -> Result<Self, CaptureError> {
+        let [rows, vocab] = file.float_shape("logits")?;
+        if rows == 0 || vocab == 0 {
+            return Err(file.wrong(
+                "logits",
+                format!("[{rows}, {vocab}]"),
+                "at least one row and one column",
+            ));
+        }
+        let tokens = file.integers("tokens")?;
+        let names = file.names();
+        let has = |name: &str| names.iter().any(|n| n == name);
+        let mut row_list = |name: &str, default: &dyn Fn(usize) -> i32| {
+            if foreign && !has(name) {
+                return Ok((0..rows).map(default).collect());
+            }
+            let list = file.integers(name)?;
+            check_length(&file, name, list.len(), rows)?;
+            Ok(list)
+        };
+        let positions = row_list("positions", &|row| i32::try_from(row).unwrap_or(i32::MAX))?;
+        let step = row_list("step", &|_| 0)?;
+        let kv_shapes = kv_shapes(&file, &names)?;
+
+        let greedy = if has("greedy") { Some(file.integers("greedy")?) } else { None };
+        let greedy_margin = match (&greedy, has("greedy.margin")) {
+            (_, false) => None,
+            (None, true) => return Err(CaptureError::missing(&file.path, "greedy")),
+            (Some(greedy), true) => {
+                let [count] = file.float_shape("greedy.margin")?;
+                check_length(&file, "greedy.margin", count, greedy.len())?;
+                let mut margins = Vec::new();
+                file.rows("greedy.margin", 0, count, &mut margins)?;
+                Some(margins)
+            }
+        };
+        let unmask = if names.iter().any(|n| n.starts_with("unmask.")) {
+            let unmask = Unmask {
+                step: file.integers("unmask.step")?,
+                position: file.integers("unmask.position")?,
+                token: file.integers("unmask.token")?,
+            };
+            check_length(&file, "unmask.position", unmask.position.len(), unmask.step.len())?;
+            check_length(&file, "unmask.token", unmask.token.len(), unmask.step.len())?;
+            Some(unmask)
+        } else {
+            None
+        };
+        Ok(Self {
+            file,
+            meta,
+            foreign,
+            rows,
+            vocab,
+            tokens,
+            positions,
+            step,
+            kv_shapes,
+            greedy,
+            greedy_margin,
+            unmask,
+        })
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.file.path
+    }
+
+    /// Its metadata.
+    pub fn meta(&self) -> &CaptureMeta {
+        &self.meta
+    }
+
+    /// Whether the file has no metadata of ours: nothing is known of its model, build and device.
+    pub fn is_foreign(&self) -> bool {
+        self.foreign
+    }
+
+    /// Rows of `logits`.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Columns of `logits`.
+    pub fn vocab(&self) -> usize {
+        self.vocab
+    }
+
+    /// Layers whose K and V were captured.
+    pub fn layers(&self) -> usize {
+        self.kv_shapes.len()
+    }
+
+    /// `[positions, kv_heads, head_dim]` of one cache.
+    ///
+    /// # Panics
+    /// When `layer` is not below [`Self::layers`].
+    pub fn kv_shape(&self, cache: Cache, layer: usize) -> [usize; 3] {
+        self.kv_shapes[layer][cache as usize]
+    }
+
+    /// The tokens that were fed in.
+    pub fn tokens(&self) -> &[i32] {
+        &self.tokens
+    }
+
+    /// The position of each row.
+    pub fn positions(&self) -> &[i32] {
+        &self.positions
+    }
+
+    /// The step of each row.
+    pub fn step(&self) -> &[i32] {
+        &self.step
+    }
+
+    /// The tokens of the free run.
+    pub fn greedy(&self) -> Option<&[i32]> {
+        self.greedy.as_deref()
+    }
+
+    /// The margin of each token of the free run, in logits.
+    pub fn greedy_margin(&self) -> Option<&[f64]> {
+        self.greedy_margin.as_deref()
+    }
+
+    /// The trajectory of a masked generation.
+    pub fn unmask(&self) -> Option<&Unmask> {
+        self.unmask.as_ref()
+    }
+
+    /// Reads `count` rows of logits from `first` on into `out`, which is cleared: `[count, vocab]`, row-major.
+    ///
+    /// # Errors
+    /// The file system's.
+    ///
+    /// # Panics
+    /// When the rows are not below [`Self::rows`].
+    pub fn logits(&mut self, first: usize, count: usize, out: &mut Vec<f64>) -> Result<(), CaptureError> {
+        self.file.rows("logits", first, count, out)
+    }
+
+    /// Reads `count` positions of a cache from `first` on into `out`, which is cleared:
+    /// `[count, kv_heads, head_dim]`, row-major.
+    ///
+    /// # Errors
+    /// The file system's.
+    ///
+    /// # Panics
+    /// When the layer or the positions are not in the capture.
+    pub fn kv(
+        &mut self,
+        cache: Cache,
+        layer: usize,
+        first: usize,
+        count: usize,
+        out: &mut Vec<f64>,
+    ) -> Result<(), CaptureError> {
+        self.file.rows(&cache.tensor(layer), first, count, out)
+    }
+}
+
+/// The key of `__metadata__` that holds [`CaptureMeta`].
+pub(super) const META_KEY: &str = "ggml-parity";
+/// The key of `__metadata__` that holds the schema alone, for readers that parse no JSON.
+pub(super) const SCHEMA_KEY: &str = "schema";
+
+fn read_meta(file: &TensorFile) -> Result<CaptureMeta, CaptureError> {
+    let missing = |key| CaptureError::missing(&file.path, format!("__metadata__.{key}"));
+    let schema = file.metadata(SCHEMA_KEY).ok_or_else(|| missing(SCHEMA_KEY))?;
+    let document = file.metadata(META_KEY).ok_or_else(|| missing(META_KEY))?;
+    if schema != SCHEMA {
+        return Err(file.wrong("__metadata__.schema", schema, SCHEMA));
+    }
+    let meta: CaptureMeta = serde_json::from_str(document)
+        .map_err(|error| file.wrong("__metadata__.ggml-parity", error, "a capture's metadata"))?;
+    if meta.model.sha256.is_empty() {
+        return Err(file.wrong("model.sha256", "empty", "the hash of the model file"));
+    }
+    Ok(meta)
+}
+
+/// The shapes of `k.N` and `v.N` for N = 0, 1, …; a gap between them is a missing tensor.
+fn kv_shapes(file: &TensorFile, names: &[String]) -> Result<Vec<[[usize; 3]; 2]>, CaptureError> {
+    let layer = |name: &str| {
+        let (cache, layer) = name.split_once('.')?;
+        (cache == "k" || cache == "v").then(|| layer.parse::<usize>().ok()).flatten()
+    };
+    // Every layer needs a tensor, so a name like `k.4000000000` cannot make this loop long.
+    let count = names.iter().filter_map(|name| layer(name)).max().map_or(0, |last| last.saturating_add(1));
+    let mut shapes = Vec::new();
+    for layer in 0..count {
+        let k = file.float_shape::<3>(&Cache::K.tensor(layer))?;
+        let v = file.float_shape::<3>(&Cache::V.tensor(layer))?;
+        if k.contains(&0) {
+            return Err(file.wrong(&Cache::K.tensor(layer), format!("{k:?}"), "no empty dimension"));
+        }
+        if k[..2] != v[..2] || v[2] == 0 {
+            let expected = format!("{} positions and {} heads, as K has", k[0], k[1]);
+            return Err(file.wrong(&Cache::V.tensor(layer), format!("{v:?}"), expected));
+        }
+        shapes.push([k, v]);
+    }
+    Ok(shapes)
+}
+
+fn check_length(file: &TensorFile, name: &str, found: usize, wanted: usize) -> Result<(), CaptureError> {
+    if found == wanted {
+        return Ok(());
+    }
+    Err(file.wrong(name, format!("{found} long"), format!("{wanted} entries")))
+}

@@ -1,0 +1,142 @@
+//! Writing captures.
+
+use super::meta::SCHEMA;
+use super::reader::{META_KEY, SCHEMA_KEY};
+use super::{Cache, CaptureError, CaptureMeta, Unmask};
+use crate::atomic;
+use safetensors::{Dtype, View};
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::path::Path;
+
+/// Collects the tensors of a capture and writes them in one go, to a temporary name that is then renamed, so a
+/// worker that dies leaves no half file.
+///
+/// # Panics
+/// Its methods panic on slices that do not have the stated shape: that is a fault of the caller, not of data.
+pub struct CaptureWriter {
+    vocab: usize,
+    logits: Vec<u8>,
+    positions: Vec<i32>,
+    step: Vec<i32>,
+    tokens: Vec<i32>,
+    layers: usize,
+    extra: Vec<(String, Tensor)>,
+}
+
+impl CaptureWriter {
+    /// An empty capture of logits with `vocab` columns.
+    pub fn new(vocab: usize) -> Self {
+        Self {
+            vocab,
+            logits: Vec::new(),
+            positions: Vec::new(),
+            step: Vec::new(),
+            tokens: Vec::new(),
+            layers: 0,
+            extra: Vec::new(),
+        }
+    }
+
+    /// Adds the logits `[vocab]` that forward `step` put out at `position`.
+    pub fn row(&mut self, position: i32, step: i32, logits: &[f32]) {
+        assert_eq!(logits.len(), self.vocab, "logits of one row");
+        self.logits.extend(logits.iter().flat_map(|value| value.to_le_bytes()));
+        self.positions.push(position);
+        self.step.push(step);
+    }
+
+    /// Sets the tokens that were fed in.
+    pub fn tokens(&mut self, tokens: &[i32]) {
+        self.tokens = tokens.to_vec();
+    }
+
+    /// Adds the caches of the next layer, each `[positions, kv_heads, head_dim]`, row-major.
+    pub fn layer(&mut self, k: &[f32], k_shape: [usize; 3], v: &[f32], v_shape: [usize; 3]) {
+        for (cache, values, shape) in [(Cache::K, k, k_shape), (Cache::V, v, v_shape)] {
+            self.extra.push((cache.tensor(self.layers), Tensor::floats(values, &shape)));
+        }
+        self.layers += 1;
+    }
+
+    /// Sets the tokens of the free run.
+    pub fn greedy(&mut self, tokens: &[i32]) {
+        self.extra.push(("greedy".to_owned(), Tensor::integers(tokens)));
+    }
+
+    /// Sets the margin of each token of the free run (see the [module](super)).
+    pub fn greedy_margin(&mut self, margins: &[f32]) {
+        self.extra.push(("greedy.margin".to_owned(), Tensor::floats(margins, &[margins.len()])));
+    }
+
+    /// Sets the trajectory of a masked generation.
+    pub fn unmask(&mut self, unmask: &Unmask) {
+        for (name, list) in [("step", &unmask.step), ("position", &unmask.position), ("token", &unmask.token)]
+        {
+            self.extra.push((format!("unmask.{name}"), Tensor::integers(list)));
+        }
+    }
+
+    /// Rows so far.
+    pub fn rows(&self) -> usize {
+        self.positions.len()
+    }
+
+    /// Writes the file.
+    ///
+    /// # Errors
+    /// The file system's, or metadata that safetensors cannot hold.
+    pub fn write(self, path: &Path, meta: &CaptureMeta) -> Result<(), CaptureError> {
+        let document = serde_json::to_string(meta).map_err(|error| CaptureError::header(path, error))?;
+        let metadata =
+            HashMap::from([(SCHEMA_KEY.to_owned(), SCHEMA.to_owned()), (META_KEY.to_owned(), document)]);
+        let mut tensors = self.extra;
+        let shape = vec![self.positions.len(), self.vocab];
+        tensors.push(("logits".to_owned(), Tensor { dtype: Dtype::F32, shape, bytes: self.logits }));
+        tensors.push(("positions".to_owned(), Tensor::integers(&self.positions)));
+        tensors.push(("step".to_owned(), Tensor::integers(&self.step)));
+        tensors.push(("tokens".to_owned(), Tensor::integers(&self.tokens)));
+        atomic::write_with(path, |partial| {
+            safetensors::serialize_to_file(tensors, Some(metadata), partial).map_err(std::io::Error::other)
+        })
+        .map_err(|source| CaptureError::io(path, source))
+    }
+}
+
+/// A tensor as it goes to the file.
+struct Tensor {
+    dtype: Dtype,
+    shape: Vec<usize>,
+    bytes: Vec<u8>,
+}
+
+impl Tensor {
+    fn floats(values: &[f32], shape: &[usize]) -> Self {
+        assert_eq!(values.len(), shape.iter().product::<usize>(), "values of shape {shape:?}");
+        let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        Self { dtype: Dtype::F32, shape: shape.to_vec(), bytes }
+    }
+
+    fn integers(values: &[i32]) -> Self {
+        let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        Self { dtype: Dtype::I32, shape: vec![values.len()], bytes }
+    }
+}
+
+impl View for Tensor {
+    fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        Cow::Borrowed(&self.bytes)
+    }
+
+    fn data_len(&self) -> usize {
+        self.bytes.len()
+    }
+}

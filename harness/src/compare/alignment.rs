@@ -1,0 +1,49 @@
+//! Whether two captures are of the same thing: same model, same tokens, same rows, same layers.
+
+use super::CompareError;
+use crate::capture::{Cache, CaptureReader};
+
+/// Checks everything that must be equal before any figure means something. `with_caches` includes K and V.
+pub(super) fn check(
+    reference: &CaptureReader,
+    test: &CaptureReader,
+    with_caches: bool,
+) -> Result<(), CompareError> {
+    let same = CompareError::unless_equal::<usize>;
+    if !reference.is_foreign() && !test.is_foreign() {
+        let hash = |reader: &CaptureReader| reader.meta().model.sha256.clone();
+        CompareError::unless_equal("the model's hash", hash(reference), hash(test))?;
+    }
+    same("vocabulary", reference.vocab(), test.vocab())?;
+    same("rows of logits", reference.rows(), test.rows())?;
+    same_list("tokens", reference.tokens(), test.tokens())?;
+    same_list("positions", reference.positions(), test.positions())?;
+    same_list("step", reference.step(), test.step())?;
+    let has_greedy = |reader: &CaptureReader| if reader.greedy().is_some() { "present" } else { "absent" };
+    CompareError::unless_equal("the greedy run", has_greedy(reference), has_greedy(test))?;
+    let unmask = |reader: &CaptureReader| reader.unmask().cloned().unwrap_or_default();
+    let (reference_unmask, test_unmask) = (unmask(reference), unmask(test));
+    same_list("unmask.step", &reference_unmask.step, &test_unmask.step)?;
+    same_list("unmask.position", &reference_unmask.position, &test_unmask.position)?;
+    same_list("unmask.token", &reference_unmask.token, &test_unmask.token)?;
+    if with_caches {
+        same("layers of K/V", reference.layers(), test.layers())?;
+        for layer in 0..reference.layers() {
+            for &cache in Cache::ALL {
+                let shape = |reader: &CaptureReader| format!("{:?}", reader.kv_shape(cache, layer));
+                let what = format!("the shape of {}", cache.tensor(layer));
+                CompareError::unless_equal(what, shape(reference), shape(test))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Checks that two lists are equal, and names the first place where they are not.
+fn same_list(what: &str, reference: &[i32], test: &[i32]) -> Result<(), CompareError> {
+    CompareError::unless_equal(format!("the number of {what}"), reference.len(), test.len())?;
+    for (index, (r, x)) in reference.iter().zip(test).enumerate() {
+        CompareError::unless_equal(format!("{what} at index {index}"), r, x)?;
+    }
+    Ok(())
+}

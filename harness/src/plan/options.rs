@@ -1,0 +1,134 @@
+//! The options of a case, and their place in its id.
+
+use super::IdError;
+use crate::named::named_enum;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+named_enum! {
+    /// How attention is computed.
+    pub enum Attention as "attn" {
+        /// Products, mask and softmax as separate nodes.
+        Explicit = "explicit",
+        /// One fused node.
+        Flash = "flash",
+    }
+}
+
+named_enum! {
+    /// The type in which the K/V cache is kept.
+    pub enum KvType as "kv" {
+        /// 32-bit floats: nothing is lost in storing.
+        F32 = "f32",
+        /// 16-bit floats.
+        F16 = "f16",
+        /// Blocks of 32 with 8-bit values.
+        Q8_0 = "q8_0",
+        /// Blocks of 32 with 4-bit values.
+        Q4_0 = "q4_0",
+    }
+}
+
+/// The options of a case. `Default` is what an id leaves out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Options {
+    /// How attention is computed.
+    pub attn: Attention,
+    /// The type of the K/V cache.
+    pub kv: KvType,
+    /// Micro-batch: at most so many columns a graph; `None` does not split. Causal modes only.
+    pub ub: Option<u32>,
+    /// Sequence length in tokens; `None` is the model's own default.
+    pub n: Option<u32>,
+    /// Threads of the CPU backend; `None` is physical cores less one, at least one.
+    pub threads: Option<u32>,
+    /// Layers on the device, from the first; `None` is all of them.
+    pub layers: Option<u32>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { attn: Attention::Explicit, kv: KvType::F32, ub: None, n: None, threads: None, layers: None }
+    }
+}
+
+impl fmt::Display for Options {
+    /// `attn=flash&kv=f16&ub=7&n=64&threads=4&layers=1` in this order, defaults left out.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let default = Self::default();
+        let number = |name, value: Option<u32>| value.map(|v| format!("{name}={v}"));
+        let written = [
+            (self.attn != default.attn).then(|| format!("attn={}", self.attn)),
+            (self.kv != default.kv).then(|| format!("kv={}", self.kv)),
+            number("ub", self.ub),
+            number("n", self.n),
+            number("threads", self.threads),
+            number("layers", self.layers),
+        ];
+        f.write_str(&written.into_iter().flatten().collect::<Vec<_>>().join("&"))
+    }
+}
+
+impl FromStr for Options {
+    type Err = IdError;
+
+    /// Reads options in any order; an unknown or repeated one is an error. Empty text is the defaults.
+    fn from_str(text: &str) -> Result<Self, IdError> {
+        let mut options = Self::default();
+        let mut seen = Vec::new();
+        for pair in text.split('&').filter(|_| !text.is_empty()) {
+            let Some((key, value)) = pair.split_once('=') else {
+                return Err(IdError::new("option", pair, "`name=value` is wanted"));
+            };
+            if seen.contains(&key) {
+                return Err(IdError::new("option", key, "is given twice"));
+            }
+            seen.push(key);
+            options.set(key, value)?;
+        }
+        Ok(options)
+    }
+}
+
+impl Options {
+    /// Sets one option by its name in an id.
+    ///
+    /// # Errors
+    /// An unknown name, or a value that the option does not take.
+    pub fn set(&mut self, key: &str, value: &str) -> Result<(), IdError> {
+        match key {
+            "attn" => self.attn = parse_name("attn", value)?,
+            "kv" => self.kv = parse_name("kv", value)?,
+            "ub" => self.ub = parse_count("ub", value, 1)?,
+            "n" => self.n = parse_count("n", value, 1)?,
+            "threads" => self.threads = parse_count("threads", value, 1)?,
+            "layers" => self.layers = parse_count("layers", value, 0)?,
+            _ => return Err(IdError::new("option", key, "known: attn, kv, ub, n, threads, layers")),
+        }
+        Ok(())
+    }
+}
+
+/// Reads a value that is one of a list of names.
+fn parse_name<T: FromStr<Err = crate::named::UnknownName>>(
+    field: &'static str,
+    value: &str,
+) -> Result<T, IdError> {
+    value.parse().map_err(|error: crate::named::UnknownName| {
+        IdError::new(field, value, format!("known: {}", error.known))
+    })
+}
+
+/// Reads a whole number of at least `least`; `none` is the default written out.
+fn parse_count(field: &'static str, value: &str, least: u32) -> Result<Option<u32>, IdError> {
+    if value == "none" {
+        return Ok(None);
+    }
+    let digits = !value.is_empty() && value.bytes().all(|b| b.is_ascii_digit());
+    match value.parse::<u32>() {
+        Ok(count) if digits && count >= least => Ok(Some(count)),
+        _ => Err(IdError::new(field, value, format!("`none` or a whole number from {least} on is wanted"))),
+    }
+}

@@ -1,0 +1,57 @@
+//! How figures are written for people.
+
+use super::Cell;
+use crate::capture::Cache;
+
+/// The headings of a cell's row.
+pub(super) const HEADINGS: [&str; 10] =
+    ["status", "cell", "logits NMSE", "worst row", "K NMSE", "V NMSE", "ties", "real", "greedy", "nodes"];
+
+/// What stands where a figure does not exist.
+pub(super) const NONE: &str = "-";
+
+/// One cell as a row under [`HEADINGS`].
+pub(super) fn row(cell: &Cell) -> [String; 10] {
+    let none = || NONE.to_owned();
+    let metrics = cell.metrics.as_ref();
+    let figure = |f: &dyn Fn(&crate::compare::Metrics) -> Option<f64>| {
+        metrics.and_then(f).map_or_else(none, scientific)
+    };
+    let worst_cache = |cache| figure(&|m| m.kv.as_ref().map(|kv| kv.worst_of(cache).1));
+    let worst = metrics.map(|m| &m.logits.worst);
+    let top = metrics.map(|m| &m.top_token);
+    [
+        cell.status.to_string(),
+        cell.id.to_string(),
+        figure(&|m| Some(m.logits.overall)),
+        worst.map_or_else(none, |w| format!("{} #{}", scientific(w.nmse), w.place.row)),
+        worst_cache(Cache::K),
+        worst_cache(Cache::V),
+        top.map_or_else(none, |t| t.ties.to_string()),
+        top.map_or_else(none, |t| t.real.to_string()),
+        greedy(cell),
+        cell.nodes().map_or_else(none, |(placed, total)| format!("{placed}/{total}")),
+    ]
+}
+
+/// `1.2e-9`, `0`, `inf`, `nan`.
+pub(super) fn scientific(value: f64) -> String {
+    if value.is_nan() {
+        "nan".to_owned()
+    } else if value == 0.0 || value.is_infinite() {
+        value.to_string()
+    } else {
+        format!("{value:.1e}")
+    }
+}
+
+/// `equal 32`, or how many of the tokens are equal before the first difference.
+fn greedy(cell: &Cell) -> String {
+    let Some(greedy) = cell.metrics.as_ref().and_then(|m| m.greedy.as_ref()) else {
+        return NONE.to_owned();
+    };
+    match &greedy.first_difference {
+        None => format!("equal {}", greedy.length),
+        Some(first) => format!("{}/{}", first.decision, greedy.length),
+    }
+}

@@ -1,0 +1,79 @@
+//! `summary.md`: the matrix and the failed cells, made to fit a CI step summary.
+
+use super::format::{HEADINGS, row};
+use super::{Cell, Report};
+
+/// The most cells in each table: a step summary holds one MiB, and nobody reads more.
+const MOST: usize = 500;
+
+/// The report as Markdown.
+pub fn render(report: &Report) -> String {
+    let mut text = format!("# ggml-parity: {}\n\n{}\n\n", escape(&report.run.name), report.summary());
+    text.push_str(&environment(report));
+    text.push_str("## Cells\n\n");
+    text.push_str(&table_line(HEADINGS.map(str::to_owned)));
+    text.push_str(&table_line(std::array::from_fn::<String, 10, _>(|column| {
+        if column < 2 { "---".to_owned() } else { "--:".to_owned() }
+    })));
+    for cell in report.cells.iter().take(MOST) {
+        text.push_str(&table_line(row(cell).map(|field| escape(&field))));
+    }
+    text.push_str(&left_out(report.cells.len()));
+    let failed: Vec<&Cell> = report.failed().collect();
+    if !failed.is_empty() {
+        text.push_str("\n## Failed\n\n");
+        for cell in failed.iter().take(MOST) {
+            let reason = escape(&cell.reason);
+            text.push_str(&format!(
+                "- **{}** `{}`: {reason}\n\n      {}\n\n",
+                cell.status, cell.id, cell.rerun
+            ));
+        }
+        text.push_str(&left_out(failed.len()));
+    }
+    text
+}
+
+/// Builds and devices.
+fn environment(report: &Report) -> String {
+    let environment = &report.environment;
+    let mut text = String::new();
+    for build in &environment.builds {
+        let version = build.version.as_deref().unwrap_or("of unknown version");
+        let commit = build.commit.as_ref().map(|c| format!(" ({c})")).unwrap_or_default();
+        text.push_str(&format!("- build `{}`: ggml {}\n", build.name, escape(&format!("{version}{commit}"))));
+    }
+    for device in &environment.devices {
+        let driver = device.driver.as_ref().map(|d| format!(", {d}")).unwrap_or_default();
+        let description = escape(&format!("{}{driver}", device.description));
+        text.push_str(&format!("- device `{}`: {description} ({})\n", device.selector, device.kind));
+    }
+    let host = environment.cpu.as_ref().map(|cpu| format!(", {}", escape(cpu))).unwrap_or_default();
+    text.push_str(&format!("- host: {} {}{host}\n\n", environment.os, environment.arch));
+    text
+}
+
+fn table_line(fields: [String; 10]) -> String {
+    format!("| {} |\n", fields.join(" | "))
+}
+
+/// A note on the cells that a table leaves out.
+fn left_out(count: usize) -> String {
+    match count.checked_sub(MOST) {
+        None | Some(0) => String::new(),
+        Some(more) => format!("\n{more} more are in `cells.csv`.\n"),
+    }
+}
+
+/// Text that a table or a list can hold.
+fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' | '\r' => escaped.push(' '),
+            '|' | '*' | '_' | '`' | '<' | '\\' | '[' => escaped.extend(['\\', c]),
+            _ => escaped.push(c),
+        }
+    }
+    escaped
+}

@@ -1,0 +1,248 @@
+//! The report: what a run found, cell by cell, in the order in which the cells were declared.
+
+use crate::capture::{BuildInfo, CaptureMeta, DeviceInfo, Placement};
+use crate::compare::Metrics;
+use crate::named::named_enum;
+use crate::plan::{CellId, DeviceSelector, Mode, Options};
+use crate::verdict::{ExitCode, Limits, Outcome, Status, Verdict, exit_code};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// The schema of reports that this version writes and reads.
+pub const SCHEMA: &str = "ggml-parity.report/1";
+
+/// A report that cannot be written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReportError {
+    /// The file system refused.
+    #[error("{path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The text is no report.
+    #[error("not a report: {0}")]
+    Malformed(#[from] serde_json::Error),
+    /// A report of another version.
+    #[error("`schema` is {0}, expected {SCHEMA}")]
+    Schema(String),
+}
+
+/// What a run found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// Always [`SCHEMA`].
+    pub schema: String,
+    /// The run.
+    pub run: Run,
+    /// Where it ran.
+    pub environment: Environment,
+    /// The cells, in declared order.
+    pub cells: Vec<Cell>,
+}
+
+/// When and how a run was started.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// Its name, that of its folder.
+    pub name: String,
+    /// When it began, RFC 3339 in UTC.
+    pub started: String,
+    /// How long it took.
+    pub seconds: f64,
+    /// The command line.
+    pub command: String,
+    /// The version of ggml-parity.
+    pub version: String,
+}
+
+/// Where a run ran.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Environment {
+    /// Operating system.
+    pub os: String,
+    /// Processor architecture.
+    pub arch: String,
+    /// Name of the processor, where it is known.
+    pub cpu: Option<String>,
+    /// The ggml builds in the run.
+    pub builds: Vec<BuildInfo>,
+    /// The devices in the run.
+    pub devices: Vec<DeviceInfo>,
+    /// The environment switches that were set.
+    #[serde(default)]
+    pub switches: BTreeMap<String, String>,
+}
+
+named_enum! {
+    /// Which arm is off, seen from the oracle.
+    pub enum Arm as "attribution" {
+        /// Only the device under test.
+        Device = "device off",
+        /// Only the reference.
+        Reference = "reference off",
+        /// Both.
+        Both = "both off",
+        /// Neither.
+        Agree = "agree",
+    }
+}
+
+/// The NMSE of each arm against the oracle.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Attribution {
+    /// Which arm exceeds the cell's limit.
+    pub verdict: Arm,
+    /// Logits NMSE of the reference against the oracle.
+    #[serde(with = "crate::figure")]
+    pub reference_nmse: f64,
+    /// Logits NMSE of the device against the oracle.
+    #[serde(with = "crate::figure")]
+    pub device_nmse: f64,
+}
+
+/// What became of one cell.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Cell {
+    /// Its id.
+    pub id: CellId,
+    /// The model, as in the id.
+    pub model: String,
+    /// The weight type, as in the id.
+    pub weights: String,
+    /// The mode, as in the id.
+    pub mode: Mode,
+    /// The options, as in the id.
+    pub options: Options,
+    /// The build, as in the id.
+    pub build: String,
+    /// The device, as in the id.
+    pub device: DeviceSelector,
+    /// The id of the cell it was compared with.
+    pub reference: Option<String>,
+    /// What became of it.
+    pub status: Status,
+    /// Why; empty for a pass.
+    pub reason: String,
+    /// The gate's declaration that the outcome was judged under, if any: its reason or link.
+    #[serde(default)]
+    pub declared: Option<String>,
+    /// The figures, where captures were compared.
+    pub metrics: Option<Metrics>,
+    /// The limits they were held to.
+    pub limits: Option<Limits>,
+    /// Which arm is off, where the oracle ran.
+    #[serde(default)]
+    pub attribution: Option<Attribution>,
+    /// Where the work was placed, where the worker ended well.
+    pub placement: Option<Placement>,
+    /// The worker's peak resident size.
+    #[serde(default)]
+    pub peak_rss_bytes: Option<u64>,
+    /// The text that was generated, where the case generates.
+    #[serde(default)]
+    pub text: Option<String>,
+    /// Seconds by name.
+    #[serde(default)]
+    pub timings: BTreeMap<String, f64>,
+    /// The command that runs this cell alone.
+    pub rerun: String,
+}
+
+impl Cell {
+    /// A cell that has not run: `missing`, and so it stays unless something becomes of it.
+    pub fn new(id: CellId) -> Self {
+        let case = &id.case;
+        Self {
+            model: case.model.clone(),
+            weights: case.weights.clone(),
+            mode: case.mode,
+            options: case.options,
+            build: id.build.clone(),
+            device: id.device.clone(),
+            reference: None,
+            status: Status::Missing,
+            reason: "declared but not run".to_owned(),
+            declared: None,
+            metrics: None,
+            limits: None,
+            attribution: None,
+            placement: None,
+            peak_rss_bytes: None,
+            text: None,
+            timings: BTreeMap::new(),
+            rerun: format!("ggml-parity run --cell '{id}'"),
+            id,
+        }
+    }
+
+    /// Sets status and reason.
+    pub fn set_verdict(&mut self, verdict: Verdict) {
+        self.status = verdict.status;
+        self.reason = verdict.reason;
+    }
+
+    /// Takes over what a capture tells of the cell.
+    pub fn set_capture(&mut self, meta: &CaptureMeta) {
+        self.placement = Some(meta.placement.clone());
+        self.peak_rss_bytes = meta.peak_rss_bytes;
+        self.text.clone_from(&meta.text);
+        self.timings.clone_from(&meta.timings);
+    }
+
+    /// What the exit code needs to know.
+    pub fn outcome(&self) -> Outcome {
+        Outcome { status: self.status, declared: self.declared.is_some(), compared: self.metrics.is_some() }
+    }
+
+    /// Compute nodes where they were to be, and all of them.
+    pub fn nodes(&self) -> Option<(u64, u64)> {
+        let placement = self.placement.as_ref()?;
+        let placed = if self.device.is_cpu() { placement.on_cpu() } else { placement.off_cpu() };
+        Some((placed, placement.total()))
+    }
+}
+
+impl Report {
+    /// A report of the declared cells, in their order. A declared cell that is not among `cells` is reported as
+    /// `missing`; cells that were not declared come last.
+    pub fn new(run: Run, environment: Environment, declared: &[CellId], cells: Vec<Cell>) -> Self {
+        let mut left = cells;
+        let mut ordered: Vec<Cell> = declared
+            .iter()
+            .map(|id| match left.iter().position(|cell| cell.id == *id) {
+                Some(index) => left.remove(index),
+                None => Cell::new(id.clone()),
+            })
+            .collect();
+        ordered.extend(left);
+        Self { schema: SCHEMA.to_owned(), run, environment, cells: ordered }
+    }
+
+    /// The exit code of the run.
+    pub fn exit_code(&self) -> ExitCode {
+        exit_code(self.cells.iter().map(Cell::outcome))
+    }
+
+    /// Cells that did not do what was asked of them.
+    pub fn failed(&self) -> impl Iterator<Item = &Cell> {
+        let failed = |cell: &&Cell| {
+            let declared = cell.status == Status::Unsupported && cell.declared.is_some();
+            !(cell.status.is_good() || declared)
+        };
+        self.cells.iter().filter(failed)
+    }
+
+    /// One line: how many cells, how many of each status, and the exit code.
+    pub fn summary(&self) -> String {
+        let count = |status| self.cells.iter().filter(|cell| cell.status == status).count();
+        let counted = Status::ALL.iter().map(|&status| (status, count(status))).filter(|(_, n)| *n > 0);
+        let parts: Vec<String> = counted.map(|(status, n)| format!("{n} {status}")).collect();
+        let parts = if parts.is_empty() { "nothing compared".to_owned() } else { parts.join(", ") };
+        let code = self.exit_code();
+        format!("{} cells: {parts}; exit {} ({})", self.cells.len(), code.code(), code.meaning())
+    }
+}
