@@ -10,7 +10,7 @@ const fn is_plain(byte: u8) -> bool {
 
 const TO_CHAR: [char; 256] = {
     let mut table = ['\0'; 256];
-    let mut next = 0x100;
+    let mut next = MOVED;
     let mut byte = 0;
     while byte < 256 {
         let code = if is_plain(byte as u8) {
@@ -28,6 +28,24 @@ const TO_CHAR: [char; 256] = {
     table
 };
 
+/// The first character that stands for a byte other than itself, and how many there are.
+const MOVED: u32 = 0x100;
+const N_MOVED: usize = 68;
+
+/// The bytes of the characters from U+0100 on.
+const FROM_MOVED: [u8; N_MOVED] = {
+    let mut table = [0; N_MOVED];
+    let mut byte = 0;
+    while byte < 256 {
+        let code = TO_CHAR[byte] as u32;
+        if code >= MOVED {
+            table[(code - MOVED) as usize] = byte as u8;
+        }
+        byte += 1;
+    }
+    table
+};
+
 /// The character that stands for a byte.
 pub(crate) const fn to_char(byte: u8) -> char {
     TO_CHAR[byte as usize]
@@ -38,12 +56,12 @@ pub(crate) fn to_byte(c: char) -> Option<u8> {
     let code = c as u32;
     match u8::try_from(code) {
         Ok(byte) => is_plain(byte).then_some(byte),
-        // All others lie above U+00FF, at most 68 of them.
-        Err(_) => (0..=u8::MAX).find(|&b| to_char(b) == c),
+        Err(_) => FROM_MOVED.get((code - MOVED) as usize).copied(),
     }
 }
 
 /// A text in the alphabet.
+#[cfg(test)]
 pub(crate) fn spell(bytes: &[u8]) -> String {
     bytes.iter().map(|&b| to_char(b)).collect()
 }

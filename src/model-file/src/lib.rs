@@ -20,6 +20,7 @@ pub mod gguf;
 pub mod hparams;
 pub mod model;
 pub mod tensor_type;
+pub mod tokenizer;
 
 pub use error::{Error, ErrorKind};
 pub use generate::{GenerateSpec, generate, presets};
@@ -27,3 +28,4 @@ pub use gguf::{Array, GgufFile, GgufWriter, Mapped, Metadata, TensorInfo, Value}
 pub use hparams::{Architecture, Convention, HyperParams, RopeKind};
 pub use model::{Model, TensorSpec, tensor_table};
 pub use tensor_type::TensorType;
+pub use tokenizer::{SpecialTokens, TokenType, Tokenizer};
