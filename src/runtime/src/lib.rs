@@ -1,1 +1,26 @@
-//! The embedded inference runtime.
+//! The embedded inference runtime: one model on one device of one ggml build.
+//!
+//! [`Session`] is the room where it happens: it selects a device by its exact name, streams the weights of a
+//! [`model_file::Model`] from the file into the device's memory, builds graphs with [`models`], lets ggml's
+//! scheduler place them (and counts where it did), and keeps K/V caches on the device. [`generate`] turns
+//! logits into tokens on the host, in f64, the same way for every device.
+
+#![forbid(unsafe_code)]
+
+mod blocks;
+mod cache;
+mod device;
+mod error;
+pub mod generate;
+mod memory;
+pub mod models;
+mod placement;
+mod session;
+mod weights;
+
+pub use cache::{KvType, LayerKv};
+pub use device::DeviceRequest;
+pub use error::Error;
+pub use memory::peak_resident_bytes;
+pub use placement::{BackendNodes, BufferUse, Fallback, Placement, Purpose};
+pub use session::{Attention, FullPass, Logits, Options, Rows, Session};

@@ -1,0 +1,22 @@
+//! The architectures: one file each, saying what its layers are made of. The oracle has a twin of each file
+//! that shares no code with it.
+
+mod dream;
+mod llada;
+mod llama;
+mod pre_norm;
+mod qwen2;
+
+use model_file::Architecture;
+
+pub(crate) use pre_norm::Decoder;
+
+/// What layers of `architecture` are made of.
+pub(crate) fn decoder(architecture: Architecture) -> Decoder {
+    match architecture {
+        Architecture::Dream => dream::DECODER,
+        Architecture::Llada => llada::DECODER,
+        Architecture::Qwen2 => qwen2::DECODER,
+        Architecture::Llama => llama::DECODER,
+    }
+}

@@ -1,0 +1,103 @@
+//! Where the scheduler placed the work, counted after each graph.
+
+use std::collections::BTreeMap;
+
+use ggml_sys::{Graph, Scheduler, Tensor};
+use serde::{Deserialize, Serialize};
+
+/// Nodes computed by one backend.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BackendNodes {
+    /// The backend's name.
+    pub name: String,
+    /// Nodes that compute.
+    pub compute_nodes: u64,
+    /// Nodes that only look at data: views, reshapes, permutes, transposes.
+    pub view_nodes: u64,
+    /// Compute nodes by op and the type of their first source, as `MUL_MAT q4_0`.
+    pub ops: BTreeMap<String, u64>,
+}
+
+/// Nodes that were meant for the device and ran on the CPU.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fallback {
+    /// Op and type.
+    pub op: String,
+    /// The first node's name and shape.
+    pub node: String,
+    /// How often.
+    pub count: u64,
+}
+
+/// What a buffer is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Purpose {
+    /// Model weights.
+    Weights,
+    /// K/V cache.
+    Cache,
+    /// The scheduler's compute buffers.
+    Compute,
+}
+
+/// Bytes held in one buffer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BufferUse {
+    /// ggml's name of the buffer type.
+    pub buffer: String,
+    /// What it holds.
+    pub purpose: Purpose,
+    /// Its size.
+    pub bytes: u64,
+}
+
+/// Nodes per backend over all graphs so far.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placement {
+    /// Graphs computed.
+    pub graphs: u64,
+    /// Scheduler splits over all graphs.
+    pub splits: u64,
+    /// One entry a backend, in the scheduler's order.
+    pub backends: Vec<BackendNodes>,
+    /// Work that fell back to the CPU.
+    pub fallbacks: Vec<Fallback>,
+}
+
+impl Placement {
+    /// Adds the placement of `graph`, which `scheduler` has just allocated. Nodes of layers that were left
+    /// on the CPU on purpose (`meant_for_cpu`) are no fall-backs.
+    pub(crate) fn record(&mut self, scheduler: &Scheduler, graph: &Graph, meant_for_cpu: impl Fn(&Tensor) -> bool) {
+        let backends = scheduler.backends();
+        if self.backends.is_empty() {
+            let empty = |name| BackendNodes { name, ..BackendNodes::default() };
+            self.backends = backends.iter().map(|b| empty(b.device().name())).collect();
+        }
+        self.graphs += 1;
+        self.splits += scheduler.splits();
+        for node in graph.nodes() {
+            // A node without a backend would be counted nowhere; the last backend is where such a node runs.
+            let index = scheduler.backend_of(&node).unwrap_or(backends.len() - 1);
+            let entry = &mut self.backends[index];
+            let op = node.op();
+            if matches!(op.as_str(), "NONE" | "VIEW" | "RESHAPE" | "PERMUTE" | "TRANSPOSE") {
+                entry.view_nodes += 1;
+                continue;
+            }
+            let dtype = node.src(0).map_or_else(|| node.dtype_name(), |s| s.dtype_name());
+            let op = format!("{op} {dtype}");
+            entry.compute_nodes += 1;
+            *entry.ops.entry(op.clone()).or_default() += 1;
+            if index > 0 && !meant_for_cpu(&node) {
+                match self.fallbacks.iter_mut().find(|f| f.op == op) {
+                    Some(fallback) => fallback.count += 1,
+                    None => {
+                        let node = format!("{} {:?}", node.name(), node.ne());
+                        self.fallbacks.push(Fallback { op, node, count: 1 });
+                    }
+                }
+            }
+        }
+    }
+}
