@@ -3,6 +3,7 @@
 //! Cargo downloads the package that holds the sources and checks it against `Cargo.lock`; it compiles nothing.
 //! The manifest and the CMake wrapper (`ci/ggml-source/`) are embedded, so an installed binary builds too.
 
+use std::env;
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
@@ -13,6 +14,9 @@ use std::process::{Command, ExitStatus, Output, Stdio};
 use super::cache::{self, Manifest, Origin, Staging};
 use super::catalogue::{Backend, Catalogue, Platform, Source};
 use super::{BuildError, IoContext as _, Result, command_line};
+
+/// The environment variable with further flags for CMake, separated by spaces.
+pub const FLAGS_ENV: &str = "GGML_PARITY_CMAKE_FLAGS";
 
 /// What is written beside each other to fetch and to build the sources.
 const PROJECT: [(&str, &str); 4] = [
@@ -25,7 +29,9 @@ const PROJECT: [(&str, &str); 4] = [
 /// Builds ggml for `backend` with `jobs` compilers at once (0: one for each processor) and returns its folder in the
 /// cache. The output of cargo and CMake goes to this process's standard error.
 ///
-/// A build that is there already, from the same sources with the same flags, is not made again.
+/// A build that is there already, from the same sources with the same flags, is not made again. The flags are those of
+/// the catalogue, then those of the environment variable `GGML_PARITY_CMAKE_FLAGS`, as
+/// `-DCMAKE_CUDA_ARCHITECTURES=90` to build for one GPU only.
 pub fn build_from_source(backend: Backend, jobs: usize) -> Result<PathBuf> {
     let catalogue = Catalogue::embedded();
     let unknown = || BuildError::UnknownBuild { name: backend.to_string(), known: catalogue.names() };
@@ -37,7 +43,9 @@ pub fn build_from_source(backend: Backend, jobs: usize) -> Result<PathBuf> {
             here: Platform::here().to_string(),
         });
     }
-    let flags: Vec<String> = source.flags.iter().chain(&build.flags).cloned().collect();
+    let extra = env::var(FLAGS_ENV).unwrap_or_default();
+    let extra = extra.split_whitespace().map(str::to_owned);
+    let flags: Vec<String> = source.flags.iter().chain(&build.flags).cloned().chain(extra).collect();
     let origin = Origin {
         client: "cargo".to_owned(),
         package: source.package.clone(),
