@@ -25,6 +25,8 @@ mod header;
 mod meta;
 mod placement;
 mod reader;
+#[cfg(test)]
+pub(crate) mod sample;
 mod writer;
 
 pub use error::CaptureError;
@@ -64,3 +66,6 @@ pub struct Unmask {
     /// The token.
     pub token: Vec<i32>,
 }
+
+#[cfg(test)]
+mod tests;

@@ -113,3 +113,6 @@ pub fn compare(
         distribution: distributions.finish(),
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -180,16 +180,26 @@ fn clopper_pearson(hits: u64, trials: u64) -> [f64; 2] {
 mod tests {
     use super::*;
 
+    /// The probability of `k` hits in `n` trials.
+    fn binomial(k: u32, n: u32, p: f64) -> f64 {
+        let choose: f64 = (0..k).map(|i| f64::from(n - i) / f64::from(k - i)).product();
+        choose * p.powf(f64::from(k)) * (1.0 - p).powf(f64::from(n - k))
+    }
+
     #[test]
-    fn intervals_agree_with_closed_forms_and_tables() {
+    fn intervals_agree_with_closed_forms_and_with_binomial_tails() {
         let close = |a: f64, b: f64| (a - b).abs() < 1e-6;
         let [low, high] = clopper_pearson(0, 24);
         assert!(low == 0.0 && close(high, 1.0 - 0.025f64.powf(1.0 / 24.0)), "{high}");
         let [low, high] = clopper_pearson(24, 24);
         assert!(close(low, 0.025f64.powf(1.0 / 24.0)) && high == 1.0, "{low}");
-        // R: binom.test(4, 32)$conf.int
-        let [low, high] = clopper_pearson(4, 32);
-        assert!(close(low, 0.035_134_5) && close(high, 0.289_933_6), "{low} {high}");
+        // At each end, what was seen or something more extreme has just the probability of one tail.
+        for (hits, trials) in [(1u32, 2u32), (4, 32), (17, 60)] {
+            let [low, high] = clopper_pearson(hits.into(), trials.into());
+            let below = |k, p| (0..k).map(|k| binomial(k, trials, p)).sum::<f64>();
+            assert!(close(1.0 - below(hits, low), 0.025), "{low}");
+            assert!(close(below(hits + 1, high), 0.025), "{high}");
+        }
         assert_eq!(clopper_pearson(0, 0), [0.0, 1.0]);
     }
 

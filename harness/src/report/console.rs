@@ -1,6 +1,6 @@
 //! The console: an aligned table, a line for each failed cell, and one line of summary.
 
-use super::format::{HEADINGS, row};
+use super::format::{HEADINGS, one_line, row};
 use super::{Cell, Report};
 use crate::verdict::Status;
 
@@ -17,7 +17,7 @@ pub fn render(report: &Report, colour: bool) -> String {
     }
     text.push('\n');
     for cell in report.failed() {
-        text.push_str(&format!("{}: {}: {}\n", cell.status, cell.id, cell.reason));
+        text.push_str(&format!("{}: {}: {}\n", cell.status, cell.id, one_line(&cell.reason)));
     }
     text.push_str(&report.summary());
     text.push('\n');

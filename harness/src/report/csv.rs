@@ -7,7 +7,7 @@ use crate::compare::Metrics;
 /// A column: its name and what stands in it.
 type Column = (&'static str, fn(&Cell) -> String);
 
-/// Every column, in order. Figures that do not exist are empty; `NaN` and `inf` are written as such.
+/// Every column, in order. What does not exist is empty; figures are written in full, as `4e-14`, `inf`, `NaN`.
 const COLUMNS: &[Column] = &[
     ("id", |c| c.id.to_string()),
     ("model", |c| c.model.clone()),
@@ -25,23 +25,23 @@ const COLUMNS: &[Column] = &[
     ("status", |c| c.status.to_string()),
     ("reason", |c| c.reason.clone()),
     ("declared", |c| optional(c.declared.as_ref())),
-    ("logits_nmse", |c| metric(c, |m| Some(m.logits.overall))),
-    ("logits_nmse_limit", |c| optional(c.limits.as_ref().map(|l| l.logits_nmse.limit))),
+    ("logits_nmse", |c| figure(c, |m| Some(m.logits.overall))),
+    ("logits_nmse_limit", |c| full(c.limits.as_ref().map(|l| l.logits_nmse.limit))),
     ("rows", |c| metric(c, |m| Some(m.logits.rows))),
     ("worst_row", |c| metric(c, |m| Some(m.logits.worst.place.row))),
     ("worst_row_position", |c| metric(c, |m| Some(m.logits.worst.place.position))),
     ("worst_row_step", |c| metric(c, |m| Some(m.logits.worst.place.step))),
-    ("worst_row_nmse", |c| metric(c, |m| Some(m.logits.worst.nmse))),
-    ("worst_row_nmse_limit", |c| optional(c.limits.as_ref().map(|l| l.row_nmse.limit))),
-    ("row_nmse_p50", |c| metric(c, |m| Some(m.logits.p50))),
-    ("row_nmse_p99", |c| metric(c, |m| Some(m.logits.p99))),
+    ("worst_row_nmse", |c| figure(c, |m| Some(m.logits.worst.nmse))),
+    ("worst_row_nmse_limit", |c| full(c.limits.as_ref().map(|l| l.row_nmse.limit))),
+    ("row_nmse_p50", |c| figure(c, |m| Some(m.logits.p50))),
+    ("row_nmse_p99", |c| figure(c, |m| Some(m.logits.p99))),
     ("kv_layers", |c| metric(c, |m| m.kv.as_ref().map(|kv| kv.layers.len()))),
-    ("k_nmse", |c| metric(c, |m| m.kv.as_ref().map(|kv| kv.k))),
-    ("v_nmse", |c| metric(c, |m| m.kv.as_ref().map(|kv| kv.v))),
+    ("k_nmse", |c| figure(c, |m| m.kv.as_ref().map(|kv| kv.k))),
+    ("v_nmse", |c| figure(c, |m| m.kv.as_ref().map(|kv| kv.v))),
     ("k_worst_layer", |c| metric(c, |m| m.kv.as_ref().map(|kv| kv.worst_of(Cache::K).0))),
-    ("k_worst_nmse", |c| metric(c, |m| m.kv.as_ref().map(|kv| kv.worst_of(Cache::K).1))),
+    ("k_worst_nmse", |c| figure(c, |m| m.kv.as_ref().map(|kv| kv.worst_of(Cache::K).1))),
     ("v_worst_layer", |c| metric(c, |m| m.kv.as_ref().map(|kv| kv.worst_of(Cache::V).0))),
-    ("v_worst_nmse", |c| metric(c, |m| m.kv.as_ref().map(|kv| kv.worst_of(Cache::V).1))),
+    ("v_worst_nmse", |c| figure(c, |m| m.kv.as_ref().map(|kv| kv.worst_of(Cache::V).1))),
     ("kv_worst_head", |c| metric(c, |m| m.kv.as_ref().map(|kv| kv.worst.head))),
     ("kv_worst_position", |c| metric(c, |m| m.kv.as_ref().map(|kv| kv.worst.position))),
     ("kv_first_bad", |c| {
@@ -49,42 +49,40 @@ const COLUMNS: &[Column] = &[
             |m: &Metrics| m.kv.as_ref()?.first_bad.as_ref().map(|b| format!("{}.{}", b.cache, b.layer));
         metric(c, first)
     }),
-    ("kv_nmse_limit", |c| optional(c.limits.as_ref().and_then(|l| l.kv_nmse.as_ref()).map(|b| b.limit))),
+    ("kv_nmse_limit", |c| full(c.limits.as_ref().and_then(|l| l.kv_nmse.as_ref()).map(|b| b.limit))),
     ("top_mismatches", |c| metric(c, |m| Some(m.top_token.mismatches))),
     ("top_ties", |c| metric(c, |m| Some(m.top_token.ties))),
     ("top_real", |c| metric(c, |m| Some(m.top_token.real))),
-    ("top_rate", |c| metric(c, |m| Some(m.top_token.rate))),
-    ("top_rate_low", |c| metric(c, |m| m.top_token.interval.first().copied())),
-    ("top_rate_high", |c| metric(c, |m| m.top_token.interval.last().copied())),
+    ("top_rate", |c| figure(c, |m| Some(m.top_token.rate))),
+    ("top_rate_low", |c| figure(c, |m| m.top_token.interval.first().copied())),
+    ("top_rate_high", |c| figure(c, |m| m.top_token.interval.last().copied())),
     ("greedy_equal", |c| metric(c, |m| m.greedy.as_ref().map(|g| g.equal))),
     ("greedy_length", |c| metric(c, |m| m.greedy.as_ref().map(|g| g.length))),
     ("greedy_required", |c| metric(c, |m| m.greedy.as_ref().map(|g| g.required))),
     ("greedy_first_difference", |c| {
         metric(c, |m| m.greedy.as_ref()?.first_difference.as_ref().map(|d| d.index))
     }),
-    ("greedy_margin", |c| metric(c, |m| m.greedy.as_ref()?.first_difference.as_ref()?.margin)),
+    ("greedy_margin", |c| figure(c, |m| m.greedy.as_ref()?.first_difference.as_ref()?.margin)),
     ("nan", |c| metric(c, |m| Some(m.nonfinite.nan()))),
     ("unmatched_infinite", |c| metric(c, |m| Some(m.nonfinite.unmatched_infinite()))),
-    ("kl_mean", |c| metric(c, |m| Some(m.distribution.kl_mean))),
-    ("kl_p99", |c| metric(c, |m| Some(m.distribution.kl_p99))),
-    ("kl_max", |c| metric(c, |m| Some(m.distribution.kl_max))),
+    ("kl_mean", |c| figure(c, |m| Some(m.distribution.kl_mean))),
+    ("kl_p99", |c| figure(c, |m| Some(m.distribution.kl_p99))),
+    ("kl_max", |c| figure(c, |m| Some(m.distribution.kl_max))),
     ("top_k", |c| metric(c, |m| Some(m.distribution.top_k))),
-    ("top_k_overlap_mean", |c| metric(c, |m| Some(m.distribution.overlap_mean))),
-    ("top_k_overlap_min", |c| metric(c, |m| Some(m.distribution.overlap_min))),
-    ("entropy_max_difference", |c| metric(c, |m| Some(m.distribution.entropy_max_difference))),
-    ("max_abs_error", |c| metric(c, |m| Some(m.distribution.max_abs_error))),
-    ("max_rel_error", |c| metric(c, |m| Some(m.distribution.max_rel_error))),
+    ("top_k_overlap_mean", |c| figure(c, |m| Some(m.distribution.overlap_mean))),
+    ("top_k_overlap_min", |c| figure(c, |m| Some(m.distribution.overlap_min))),
+    ("entropy_max_difference", |c| figure(c, |m| Some(m.distribution.entropy_max_difference))),
+    ("max_abs_error", |c| figure(c, |m| Some(m.distribution.max_abs_error))),
+    ("max_rel_error", |c| figure(c, |m| Some(m.distribution.max_rel_error))),
     ("attribution", |c| optional(c.attribution.as_ref().map(|a| a.verdict))),
-    ("reference_oracle_nmse", |c| optional(c.attribution.as_ref().map(|a| a.reference_nmse))),
-    ("device_oracle_nmse", |c| optional(c.attribution.as_ref().map(|a| a.device_nmse))),
+    ("reference_oracle_nmse", |c| full(c.attribution.as_ref().map(|a| a.reference_nmse))),
+    ("device_oracle_nmse", |c| full(c.attribution.as_ref().map(|a| a.device_nmse))),
     ("nodes_placed", |c| optional(c.nodes().map(|(placed, _)| placed))),
     ("nodes_total", |c| optional(c.nodes().map(|(_, total)| total))),
     ("graphs", |c| optional(c.placement.as_ref().map(|p| p.graphs))),
     ("splits", |c| optional(c.placement.as_ref().map(|p| p.splits))),
     ("peak_rss_bytes", |c| optional(c.peak_rss_bytes)),
-    ("seconds", |c| {
-        if c.timings.is_empty() { String::new() } else { c.timings.values().sum::<f64>().to_string() }
-    }),
+    ("seconds", |c| c.timings.iter().map(|(name, s)| format!("{name}={s}")).collect::<Vec<_>>().join(" ")),
     ("text", |c| optional(c.text.as_ref())),
     ("rerun", |c| c.rerun.clone()),
 ];
@@ -103,6 +101,15 @@ pub fn render(report: &Report) -> String {
 
 fn optional<T: ToString>(value: Option<T>) -> String {
     value.map_or_else(String::new, |value| value.to_string())
+}
+
+/// A figure with every digit it has.
+fn full(value: Option<f64>) -> String {
+    value.map_or_else(String::new, |value| format!("{value:?}"))
+}
+
+fn figure(cell: &Cell, of: impl Fn(&Metrics) -> Option<f64>) -> String {
+    full(cell.metrics.as_ref().and_then(of))
 }
 
 fn metric<T: ToString>(cell: &Cell, of: impl Fn(&Metrics) -> Option<T>) -> String {

@@ -3,7 +3,7 @@
 use super::Cell;
 use crate::capture::Cache;
 
-/// The headings of a cell's row.
+/// The headings of a cell's row. K and V are those of the worst layer; nodes are those on the device of all.
 pub(super) const HEADINGS: [&str; 10] =
     ["status", "cell", "logits NMSE", "worst row", "K NMSE", "V NMSE", "ties", "real", "greedy", "nodes"];
 
@@ -32,6 +32,12 @@ pub(super) fn row(cell: &Cell) -> [String; 10] {
         greedy(cell),
         cell.nodes().map_or_else(none, |(placed, total)| format!("{placed}/{total}")),
     ]
+}
+
+/// Text on one line, without control characters: reasons may quote what a crashing worker wrote.
+pub(super) fn one_line(text: &str) -> String {
+    let plain: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    plain.trim().to_owned()
 }
 
 /// `1.2e-9`, `0`, `inf`, `nan`.

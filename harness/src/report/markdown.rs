@@ -1,10 +1,12 @@
 //! `summary.md`: the matrix and the failed cells, made to fit a CI step summary.
 
-use super::format::{HEADINGS, row};
+use super::format::{HEADINGS, one_line, row};
 use super::{Cell, Report};
 
 /// The most cells in each table: a step summary holds one MiB, and nobody reads more.
 const MOST: usize = 500;
+/// The most characters of a reason; `report.json` has all of it.
+const LONGEST: usize = 1000;
 
 /// The report as Markdown.
 pub fn render(report: &Report) -> String {
@@ -23,7 +25,7 @@ pub fn render(report: &Report) -> String {
     if !failed.is_empty() {
         text.push_str("\n## Failed\n\n");
         for cell in failed.iter().take(MOST) {
-            let reason = escape(&cell.reason);
+            let reason: String = escape(&cell.reason).chars().take(LONGEST).collect();
             text.push_str(&format!(
                 "- **{}** `{}`: {reason}\n\n      {}\n\n",
                 cell.status, cell.id, cell.rerun
@@ -68,12 +70,11 @@ fn left_out(count: usize) -> String {
 /// Text that a table or a list can hold.
 fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '\n' | '\r' => escaped.push(' '),
-            '|' | '*' | '_' | '`' | '<' | '\\' | '[' => escaped.extend(['\\', c]),
-            _ => escaped.push(c),
+    for c in one_line(text).chars() {
+        if matches!(c, '|' | '*' | '_' | '`' | '<' | '\\' | '[') {
+            escaped.push('\\');
         }
+        escaped.push(c);
     }
     escaped
 }

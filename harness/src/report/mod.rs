@@ -32,3 +32,6 @@ pub fn write(dir: &Path, report: &Report) -> Result<(), ReportError> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -28,6 +28,28 @@ impl Bound {
     pub fn holds(&self, value: f64) -> bool {
         within(value, self.limit)
     }
+
+    /// `3.1e-2 > 1e-5` where `value` is beyond the limit.
+    pub fn excess(&self, value: f64) -> Option<String> {
+        (!self.holds(value)).then(|| {
+            let limit = shortest(self.limit);
+            let short = format!("{value:.1e}");
+            // A figure just beyond its limit must not read like the limit.
+            let short = if short.parse().is_ok_and(|v| self.holds(v)) { format!("{value:e}") } else { short };
+            format!("{short} > {limit}")
+        })
+    }
+}
+
+/// A limit to three digits without trailing zeros: `1e-5`, `1.25e-3`.
+fn shortest(limit: f64) -> String {
+    let text = format!("{limit:.2e}");
+    match text.split_once('e') {
+        Some((digits, exponent)) if digits.contains('.') => {
+            format!("{}e{exponent}", digits.trim_end_matches('0').trim_end_matches('.'))
+        }
+        _ => text,
+    }
 }
 
 /// The limits of one cell.
@@ -47,4 +69,45 @@ pub struct Limits {
     pub max_real_mismatches: u64,
     /// Compute nodes on the CPU while another device is selected. `None` does not limit them.
     pub fallback_nodes: Option<u64>,
+}
+
+#[cfg(test)]
+impl Limits {
+    /// Limits for tests: `nmse` for logits and caches, ten times that for the worst row.
+    pub(crate) fn uniform(nmse: f64) -> Self {
+        let bound = |limit| Bound::new(limit, "a test");
+        Self {
+            logits_nmse: bound(nmse),
+            row_nmse: bound(10.0 * nmse),
+            kv_nmse: Some(bound(nmse)),
+            kl_mean: None,
+            max_real_mismatches: 0,
+            fallback_nodes: Some(0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nan_is_within_nothing() {
+        for (value, limit) in [(f64::NAN, 1.0), (1.0, f64::NAN), (f64::NAN, f64::INFINITY)] {
+            assert!(!within(value, limit));
+        }
+        assert!(within(1.0, 1.0) && !within(f64::INFINITY, 1e300));
+    }
+
+    #[test]
+    fn an_excess_never_reads_like_the_limit() {
+        let excess = |value| Bound::new(1e-5, "").excess(value);
+        assert_eq!(excess(1e-5), None);
+        assert_eq!(excess(3.14e-2).unwrap(), "3.1e-2 > 1e-5");
+        assert_eq!(excess(1.000_01e-5).unwrap(), "1.00001e-5 > 1e-5");
+        assert_eq!(excess(f64::NAN).unwrap(), "NaN > 1e-5");
+        assert_eq!(excess(f64::INFINITY).unwrap(), "inf > 1e-5");
+        assert_eq!(Bound::new(10.0 * 1e-9, "").excess(1.0).unwrap(), "1.0e0 > 1e-8");
+        assert_eq!(Bound::new(1.25e-3, "").excess(1.0).unwrap(), "1.0e0 > 1.25e-3");
+    }
 }

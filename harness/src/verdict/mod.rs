@@ -1,8 +1,10 @@
 //! From figures to verdicts: limits, tolerances, the status of a cell and the exit code of a run.
 
 mod exit_code;
+mod figures;
 mod judge;
 mod limits;
+mod placing;
 mod tolerance;
 
 pub use exit_code::{ExitCode, Outcome, exit_code};

@@ -1,0 +1,311 @@
+//! Snapshots of every renderer on one report whose volatile values are fixed.
+
+use super::*;
+use crate::capture::{
+    BackendNodes, BuildFile, BuildInfo, Cache, DeviceInfo, DeviceKind, Fallback, Placement,
+};
+use crate::compare::{
+    BadCache, Distribution, FirstDifference, Greedy, KvNmse, LayerNmse, LogitsNmse, Metrics, Mismatch,
+    MismatchKind, NonFinite, NonFiniteCounts, NonFinitePlace, RowPlace, TopToken, WorstCache, WorstRow,
+};
+use crate::plan::CellId;
+use crate::verdict::{Limits, Status, Verdict};
+
+fn id(text: &str) -> CellId {
+    text.parse().unwrap()
+}
+
+/// Figures of a cell whose logits NMSE is `nmse`.
+fn metrics(nmse: f64) -> Metrics {
+    let place = RowPlace { row: 17, position: 17, step: 0 };
+    Metrics {
+        logits: LogitsNmse {
+            overall: nmse,
+            rows: 24,
+            worst: WorstRow { place, nmse: 2.5 * nmse },
+            p50: 0.75 * nmse,
+            p99: 2.5 * nmse,
+        },
+        kv: Some(KvNmse {
+            k: 0.25 * nmse,
+            v: 0.5 * nmse,
+            layers: vec![
+                LayerNmse { layer: 0, k: 0.125 * nmse, v: 0.25 * nmse },
+                LayerNmse { layer: 1, k: 0.375 * nmse, v: 0.75 * nmse },
+            ],
+            first_bad: None,
+            worst: WorstCache {
+                cache: Cache::V,
+                layer: 1,
+                nmse: 0.75 * nmse,
+                head: 1,
+                position: 3,
+                heads: vec![0.5 * nmse, nmse],
+                positions: vec![0.5 * nmse, 0.5 * nmse, 0.5 * nmse, 1.5 * nmse],
+            },
+        }),
+        top_token: TopToken {
+            rows: 24,
+            mismatches: 0,
+            ties: 0,
+            real: 0,
+            rate: 0.0,
+            interval: vec![0.0, 0.125],
+            list: Vec::new(),
+        },
+        greedy: None,
+        nonfinite: NonFinite::default(),
+        distribution: Distribution {
+            kl_mean: 0.5 * nmse,
+            kl_p99: nmse,
+            kl_max: 2.0 * nmse,
+            top_k: 10,
+            overlap_mean: 1.0,
+            overlap_min: 1.0,
+            entropy_max_difference: nmse,
+            max_abs_error: 4.0 * nmse,
+            max_rel_error: 8.0 * nmse,
+        },
+    }
+}
+
+fn placement(device: &str, on_device: u64, on_cpu: u64) -> Placement {
+    let nodes = |name: &str, compute_nodes: u64| BackendNodes {
+        name: name.to_owned(),
+        compute_nodes,
+        view_nodes: 12,
+        ops: [("MUL_MAT f32".to_owned(), compute_nodes)].into(),
+    };
+    let fallbacks = Fallback { op: "ROPE f32".to_owned(), node: "q-0".to_owned(), count: on_cpu };
+    Placement {
+        graphs: 1,
+        splits: 1 + 2 * on_cpu,
+        backends: vec![nodes(device, on_device), nodes("CPU", on_cpu)],
+        fallbacks: if on_cpu > 0 { vec![fallbacks] } else { Vec::new() },
+    }
+}
+
+fn passed() -> Cell {
+    let mut cell = Cell::new(id("dream-gen/f32/full@npm-3.21.1:CPU@x64"));
+    let limits = Limits::uniform(1e-9);
+    let mut placement = placement("CPU", 80, 0);
+    placement.backends.truncate(1);
+    let metrics = metrics(4e-14);
+    cell.reference = Some("dream-gen/f32/full@npm-3.21.1:CPU".to_owned());
+    cell.set_verdict(crate::verdict::judge(&metrics, &placement, &limits, true));
+    cell.metrics = Some(metrics);
+    cell.limits = Some(limits);
+    cell.placement = Some(placement);
+    cell.peak_rss_bytes = Some(64 << 20);
+    cell.timings = [("load".to_owned(), 0.25), ("compute".to_owned(), 1.5)].into();
+    cell
+}
+
+fn diverged() -> Cell {
+    let mut cell = Cell::new(id("smollm2-135m/q4_1/decode?attn=flash&kv=f16@npm-3.21.1:Vulkan0"));
+    let limits = Limits::uniform(3e-3);
+    let placement = placement("Vulkan0", 900, 4);
+    let mut metrics = metrics(f64::NAN);
+    let place = RowPlace { row: 3, position: 7, step: 1 };
+    metrics.logits.worst.place = place;
+    metrics.kv = metrics.kv.map(|kv| KvNmse {
+        v: f64::INFINITY,
+        first_bad: Some(BadCache { cache: Cache::V, layer: 1, nmse: f64::INFINITY }),
+        ..kv
+    });
+    metrics.top_token = TopToken {
+        rows: 24,
+        mismatches: 3,
+        ties: 2,
+        real: 1,
+        rate: 0.125,
+        interval: vec![0.026_5, 0.323_5],
+        list: vec![Mismatch {
+            place,
+            kind: MismatchKind::Real,
+            reference: Some(42),
+            test: None,
+            margin: 0.5,
+            gap: f64::NAN,
+            allowed: 0.25,
+        }],
+    };
+    metrics.greedy = Some(Greedy {
+        equal: false,
+        length: 32,
+        required: 20,
+        first_difference: Some(FirstDifference {
+            decision: 11,
+            index: 11,
+            reference: Some(7),
+            test: Some(9),
+            margin: Some(0.5),
+        }),
+    });
+    let counts = NonFiniteCounts { test_nan: 1, ..NonFiniteCounts::default() };
+    metrics.nonfinite = NonFinite {
+        tensors: [("logits".to_owned(), counts)].into(),
+        first: Some(NonFinitePlace {
+            tensor: "logits".to_owned(),
+            row: 3,
+            column: 42,
+            reference: "8.25".to_owned(),
+            test: "NaN".to_owned(),
+        }),
+    };
+    cell.reference = Some("smollm2-135m/q4_1/decode?attn=flash&kv=f16@npm-3.21.1:CPU".to_owned());
+    cell.set_verdict(crate::verdict::judge(&metrics, &placement, &limits, false));
+    cell.metrics = Some(metrics);
+    cell.limits = Some(limits);
+    cell.placement = Some(placement);
+    cell.attribution =
+        Some(Attribution { verdict: Arm::Device, reference_nmse: 2.5e-4, device_nmse: f64::INFINITY });
+    cell
+}
+
+/// A cell without figures.
+fn ended(text: &str, status: Status, reason: &str) -> Cell {
+    let mut cell = Cell::new(id(text));
+    cell.set_verdict(Verdict { status, reason: reason.to_owned() });
+    cell
+}
+
+/// A report with every kind of outcome, its cells given in another order than declared.
+fn sample() -> Report {
+    let mut unsupported =
+        ended("dream-gen/f32/generate@old:CPU", Status::Unsupported, "build old lacks `ggml_set_rows`");
+    unsupported.declared = Some("needs a build of mid-2025 | see *notes*".to_owned());
+    let crashed = ended(
+        "dream-gen/f32/prefill@npm-3.21.1:Vulkan0",
+        Status::Crashed,
+        "signal 6 (SIGABRT): GGML_ASSERT(x->ne[0] == 1) failed\nbacktrace",
+    );
+    let declared = [
+        "dream-gen/f32/full@npm-3.21.1:CPU@x64",
+        "smollm2-135m/q4_1/decode?attn=flash&kv=f16@npm-3.21.1:Vulkan0",
+        "dream-gen/f32/prefill@npm-3.21.1:Vulkan0",
+        "dream-gen/f32/decode@npm-3.21.1:Vulkan0",
+        "dream-gen/f32/generate@old:CPU",
+    ]
+    .map(id);
+    let run = Run {
+        name: "2026-01-02-030405".to_owned(),
+        started: "2026-01-02T03:04:05Z".to_owned(),
+        seconds: 61.5,
+        command: "ggml-parity run".to_owned(),
+        version: "0.1.0".to_owned(),
+    };
+    let environment = Environment {
+        os: "linux".to_owned(),
+        arch: "x86_64".to_owned(),
+        cpu: Some("Some Processor".to_owned()),
+        builds: vec![BuildInfo {
+            name: "npm-3.21.1".to_owned(),
+            version: Some("0.23.0".to_owned()),
+            commit: Some("abcdef0".to_owned()),
+            files: vec![BuildFile { name: "libggml-base.so".to_owned(), sha256: "00ff".to_owned() }],
+        }],
+        devices: vec![DeviceInfo {
+            selector: "Vulkan0".to_owned(),
+            name: "Vulkan0".to_owned(),
+            kind: DeviceKind::IntegratedGpu,
+            description: "llvmpipe (LLVM 15.0.6, 256 bits)".to_owned(),
+            driver: Some("Mesa 22.3.6".to_owned()),
+            memory_total: Some(8 << 30),
+        }],
+        switches: [("GGML_VK_VISIBLE_DEVICES".to_owned(), "0".to_owned())].into(),
+    };
+    Report::new(run, environment, &declared, vec![unsupported, crashed, diverged(), passed()])
+}
+
+#[test]
+fn console_table() {
+    insta::assert_snapshot!(console::render(&sample(), false));
+}
+
+#[test]
+fn colour_is_only_what_is_added() {
+    let coloured = console::render(&sample(), true);
+    assert!(coloured.contains("\x1b[32mpass") && coloured.contains("\x1b[31mdiverged"));
+    let codes = ["\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[36m", "\x1b[0m"];
+    let plain = codes.iter().fold(coloured, |text, code| text.replace(code, ""));
+    assert_eq!(plain, console::render(&sample(), false));
+}
+
+#[test]
+fn json_report() {
+    insta::assert_snapshot!(json::render(&sample()));
+}
+
+#[test]
+fn csv_cells() {
+    insta::assert_snapshot!(csv::render(&sample()));
+}
+
+#[test]
+fn markdown_summary() {
+    insta::assert_snapshot!(markdown::render(&sample()));
+}
+
+#[test]
+fn json_reads_back_to_the_same_report() {
+    let text = json::render(&sample());
+    assert_eq!(json::render(&json::parse(&text).unwrap()), text);
+}
+
+#[test]
+fn other_schemas_and_other_texts_are_refused() {
+    let other = json::render(&sample()).replace("ggml-parity.report/1", "ggml-parity.report/2");
+    assert!(matches!(json::parse(&other), Err(ReportError::Schema(found)) if found.ends_with("/2")));
+    assert!(matches!(json::parse("{}"), Err(ReportError::Malformed(_))));
+}
+
+#[test]
+fn every_csv_row_has_every_column() {
+    let text = csv::render(&sample());
+    let mut reader = ::csv::Reader::from_reader(text.as_bytes());
+    let columns = reader.headers().unwrap().len();
+    assert_eq!(reader.records().filter(|row| row.as_ref().unwrap().len() == columns).count(), 5);
+}
+
+#[test]
+fn a_declared_cell_that_did_not_run_is_missing_and_cells_keep_the_declared_order() {
+    let report = sample();
+    let statuses: Vec<Status> = report.cells.iter().map(|cell| cell.status).collect();
+    use Status::{Crashed, Diverged, Missing, Pass, Unsupported};
+    assert_eq!(statuses, [Pass, Diverged, Crashed, Missing, Unsupported]);
+    assert_eq!(report.failed().count(), 3);
+    assert_eq!(report.exit_code().code(), 5);
+}
+
+#[test]
+fn a_report_of_nothing_is_red() {
+    let report = Report::new(Run::default(), Environment::default(), &[], Vec::new());
+    assert_eq!(report.exit_code().code(), 3);
+    assert!(console::render(&report, false).contains("0 cells: nothing compared; exit 3"));
+}
+
+#[test]
+fn all_files_are_written_and_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("runs/one");
+    write(&out, &sample()).unwrap();
+    write(&out, &sample()).unwrap();
+    let mut names: Vec<String> = std::fs::read_dir(&out)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert_eq!(names, ["cells.csv", "report.json", "summary.md"]);
+    let text = std::fs::read_to_string(out.join("report.json")).unwrap();
+    assert_eq!(json::render(&json::parse(&text).unwrap()), json::render(&sample()));
+}
+
+#[test]
+fn a_place_that_cannot_be_written_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let error = write(&file.join("run"), &sample()).unwrap_err();
+    assert!(error.to_string().starts_with(file.to_str().unwrap()), "{error}");
+}

@@ -1,0 +1,102 @@
+//! Which figures of a cell are beyond their limits, in words.
+
+use super::Limits;
+use crate::capture::Cache;
+use crate::compare::Metrics;
+
+/// Every figure beyond its limit: what, where and by how much.
+pub(super) fn faults(metrics: &Metrics, limits: &Limits) -> Vec<String> {
+    let checks = [
+        nonfinite(metrics),
+        logits(metrics, limits).or_else(|| worst_row(metrics, limits)),
+        caches(metrics, limits),
+        mismatches(metrics, limits),
+        divergence(metrics, limits),
+        greedy(metrics),
+    ];
+    checks.into_iter().flatten().collect()
+}
+
+fn nonfinite(metrics: &Metrics) -> Option<String> {
+    let found = &metrics.nonfinite;
+    let first = found.first.as_ref()?;
+    Some(format!(
+        "{} NaN and {} unmatched infinities, first in {} row {} column {}: {} in the reference, {} in the test",
+        found.nan(),
+        found.unmatched_infinite(),
+        first.tensor,
+        first.row,
+        first.column,
+        first.reference,
+        first.test
+    ))
+}
+
+fn logits(metrics: &Metrics, limits: &Limits) -> Option<String> {
+    let found = &metrics.logits;
+    let excess = limits.logits_nmse.excess(found.overall)?;
+    let worst = &found.worst;
+    Some(format!(
+        "logits NMSE {excess}, worst row {} of {} with {:.1e}",
+        worst.place.row, found.rows, worst.nmse
+    ))
+}
+
+/// Said only where the whole is within its limit: a single bad row that the mean forgives.
+fn worst_row(metrics: &Metrics, limits: &Limits) -> Option<String> {
+    let excess = limits.row_nmse.excess(metrics.logits.worst.nmse)?;
+    let (place, rows) = (metrics.logits.worst.place, metrics.logits.rows);
+    Some(format!(
+        "NMSE of row {} of {rows} (position {}, step {}) {excess}",
+        place.row, place.position, place.step
+    ))
+}
+
+fn caches(metrics: &Metrics, limits: &Limits) -> Option<String> {
+    let bound = limits.kv_nmse.as_ref()?;
+    let Some(kv) = &metrics.kv else {
+        return Some("K/V were to be compared, but the captures hold none".to_owned());
+    };
+    // Every layer is checked here again: the limits may not be those of the comparison.
+    let first = kv.layers.iter().find_map(|layer| {
+        let check = |cache: Cache, nmse| Some((cache.tensor(layer.layer as usize), bound.excess(nmse)?));
+        check(Cache::K, layer.k).or_else(|| check(Cache::V, layer.v))
+    });
+    let (name, excess) = first?;
+    let worst = &kv.worst;
+    Some(format!(
+        "NMSE of {name} {excess}, the first cache over its limit; worst {}.{} with {:.1e} \
+         (head {}, position {})",
+        worst.cache, worst.layer, worst.nmse, worst.head, worst.position
+    ))
+}
+
+fn mismatches(metrics: &Metrics, limits: &Limits) -> Option<String> {
+    let (found, limit) = (&metrics.top_token, limits.max_real_mismatches);
+    if found.real <= limit {
+        return None;
+    }
+    let first = found.list.first().map_or_else(String::new, |m| {
+        format!(", first in row {} (margin {:.1e}, a tie up to {:.1e})", m.place.row, m.margin, m.allowed)
+    });
+    Some(format!("{} real top-token mismatches in {} rows > {limit}{first}", found.real, found.rows))
+}
+
+fn divergence(metrics: &Metrics, limits: &Limits) -> Option<String> {
+    let excess = limits.kl_mean.as_ref()?.excess(metrics.distribution.kl_mean)?;
+    Some(format!("mean KL {excess}"))
+}
+
+fn greedy(metrics: &Metrics) -> Option<String> {
+    let greedy = metrics.greedy.as_ref().filter(|greedy| !greedy.passes())?;
+    let first = greedy.first_difference.as_ref()?;
+    let token = |token: Option<i32>| token.map_or_else(|| "the end".to_owned(), |t| t.to_string());
+    let margin = first.margin.map_or_else(|| "margin unknown".to_owned(), |m| format!("margin {m:.1e}"));
+    Some(format!(
+        "greedy run differs at token {} of {}: {} in the reference, {} in the test, {margin}",
+        first.index,
+        greedy.length,
+        token(first.reference),
+        token(first.test)
+    ))
+}
