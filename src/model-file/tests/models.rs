@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use model_file::{
-    Architecture, Convention, GenerateSpec, GgufFile, HyperParams, Model, RopeKind, TensorType, generate,
-    presets, tensor_table,
+    Architecture, Convention, GenerateSpec, HyperParams, Model, RopeKind, TensorType, generate, presets,
+    tensor_table,
 };
 
 fn repository(path: &str) -> PathBuf {
@@ -98,16 +98,94 @@ fn dream_7b_has_339_tensors() {
     assert_eq!(k.shape, [3584, 512]);
 }
 
+/// The generated models' bytes, the same on every platform. They change only on purpose: captures and golden
+/// files made from them must then be made again.
+const PRESET_SHA256: &[(&str, &str)] = &[
+    ("gen-dream", "2cc499692a633ba4c7c1ea245d23ff8af8e6b301d2eaef6e6d73acaec2017216"),
+    ("gen-llada", "d1a2bd6454678d69600a4311ba91a532d1060eda48200b60e6ad0b1ab2526110"),
+    ("gen-qwen2", "14d22aa13113d0ac852f1ad02790c08ec11f565278f34961653c81a79a84b3eb"),
+    ("gen-qwen2-untied", "53bf5cd16fc1712f528cc7f9e2aeede4292f7eef60a84719d32b6efc5ccc5384"),
+    ("gen-llama", "b40e6a1325c3949e528593ace5558b6f52cdab4960d7bd690d0eb186b8260c81"),
+    ("gen-llama-tied", "4801849f251a3238df170af12ae286992862219ac5a4ee563e43c0d5fdb5c5f0"),
+    ("gen-dream-576", "e26143048f439bdcf59a3c47e54ccce78ede81836cd3b936c08225def8160b04"),
+    ("gen-llama-576", "f95fd8944196185038f2c163fe41c612bfd5a1fbc8661987dbf3fbae15c2bc8f"),
+];
+
 #[test]
-fn presets_open_as_they_were_asked_for() {
+fn presets_open_as_they_were_asked_for_with_pinned_bytes() {
+    let names: Vec<_> = presets().iter().map(|s| s.name.as_str()).collect();
+    assert_eq!(names, PRESET_SHA256.iter().map(|(name, _)| *name).collect::<Vec<_>>());
     let dir = tempfile::tempdir().unwrap();
-    for spec in presets() {
-        let path = dir.path().join(format!("{}.gguf", spec.name));
+    for (spec, (name, sha256)) in presets().iter().zip(PRESET_SHA256) {
+        let path = dir.path().join(format!("{name}.gguf"));
         generate(spec, &path).unwrap();
         let model = Model::open(&path).unwrap();
-        assert_eq!(model.hparams, spec.hparams(), "{}", spec.name);
+        assert_eq!(model.hparams, spec.hparams(), "{name}");
         assert!(model.unused_tensors().is_empty());
-        println!("{} {}", spec.name, model.file.sha256().unwrap());
+        assert_eq!(model.file.sha256().unwrap(), *sha256, "{name}");
     }
-    assert!(GgufFile::open(dir.path()).is_err());
+}
+
+fn generated(spec: &GenerateSpec, dir: &Path) -> Model {
+    let path = dir.join(format!("{}-{}.gguf", spec.name, spec.head_is_embedding));
+    generate(spec, &path).unwrap();
+    Model::open(&path).unwrap()
+}
+
+fn bytes(model: &Model, name: &str) -> Vec<u8> {
+    model.file.map(model.file.tensor(name).unwrap()).unwrap().to_vec()
+}
+
+#[test]
+fn tied_and_untied_twins_differ_in_the_head_only() {
+    let dir = tempfile::tempdir().unwrap();
+    for (tied, untied) in [("gen-qwen2", "gen-qwen2-untied"), ("gen-llama-tied", "gen-llama")] {
+        let spec = GenerateSpec::preset(untied).unwrap();
+        let copied = generated(&GenerateSpec { head_is_embedding: true, ..spec.clone() }, dir.path());
+        let untied = generated(&spec, dir.path());
+        let tied = generated(&GenerateSpec::preset(tied).unwrap(), dir.path());
+        assert!(tied.hparams.tied_head && !untied.hparams.tied_head && !copied.hparams.tied_head);
+        for t in tied.file.tensors() {
+            assert_eq!(bytes(&tied, &t.name), bytes(&untied, &t.name), "{}", t.name);
+            assert_eq!(bytes(&tied, &t.name), bytes(&copied, &t.name), "{}", t.name);
+        }
+        assert_eq!(untied.file.tensors().len(), tied.file.tensors().len() + 1);
+        let embedding = bytes(&tied, "token_embd.weight");
+        assert_eq!(bytes(&copied, "output.weight"), embedding);
+        assert_ne!(bytes(&untied, "output.weight"), embedding);
+    }
+}
+
+#[test]
+fn generated_numbers_have_the_scale_of_their_place() {
+    let dir = tempfile::tempdir().unwrap();
+    for spec in presets() {
+        let model = generated(spec, dir.path());
+        for (tensor, _) in model.tensors() {
+            let values: Vec<f64> = bytes(&model, &tensor.name)
+                .chunks_exact(4)
+                .map(|b| f64::from(f32::from_le_bytes(b.try_into().unwrap())))
+                .collect();
+            let (mean, deviation) = spread(&values);
+            let fan_in = (tensor.shape[0] as f64).sqrt();
+            let name = format!("{} {}", spec.name, tensor.name);
+            if tensor.name.ends_with(".bias") {
+                assert!(values.iter().all(|&x| x != 0.0 && x.abs() < 0.11), "{name}");
+            } else if tensor.name.ends_with("norm.weight") {
+                assert!(values.iter().all(|&x| (x - 1.0).abs() < 0.11), "{name}");
+            } else if tensor.name == "rope_freqs.weight" {
+                assert_eq!((values[0], values[values.len() - 1]), (1.0, 8.0));
+            } else {
+                let expected = if tensor.name.starts_with("blk.") { 1.0 } else { 2.0 } / fan_in;
+                assert!((deviation / expected - 1.0).abs() < 0.03, "{name}: {deviation}");
+                assert!(mean.abs() < 0.03 * expected, "{name}: {mean}");
+            }
+        }
+    }
+}
+
+fn spread(values: &[f64]) -> (f64, f64) {
+    let n = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / n;
+    (mean, (values.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n).sqrt())
 }

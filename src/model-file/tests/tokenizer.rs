@@ -46,7 +46,7 @@ fn the_anchors_have_tokenizers() {
 #[test]
 fn generated_models_encode_printable_ascii() {
     let dir = tempfile::tempdir().unwrap();
-    let text: String = (' '..='~').chain("\nThe capital of France is Paris.\n".chars()).collect();
+    let text: String = (' '..='~').chain("\n\tThe capital of France is Paris.\n".chars()).collect();
     for spec in presets() {
         let path = dir.path().join("x.gguf");
         generate(spec, &path).unwrap();

@@ -24,7 +24,7 @@ const UNUSED: i32 = 5;
 
 /// Characters in the order in which they get a token: the most useful first, then the rest of printable
 /// ASCII, then all other bytes.
-const FIRST: &[u8] = b" etaoinshrdlcumwfgypbvk0123456789+-*/=?.,!\n'\"()ABCDEFGHIJKLMNOPQRSTUVWXYZjxqz";
+const FIRST: &[u8] = b" etaoinshrdlcumwfgypbvk0123456789+-*/=?.,!\n\t'\"()ABCDEFGHIJKLMNOPQRSTUVWXYZjxqz";
 
 /// Pairs in the order in which they get a merge, where both halves have a token.
 const PAIRS: &[(&str, &str)] = &[
@@ -95,9 +95,9 @@ impl Vocabulary {
         let mut tokens: Vec<String> = SPECIAL.map(String::from).to_vec();
         let mut types = vec![CONTROL; tokens.len()];
 
-        // Printable ASCII and the line feed come first; other bytes only if all of them fit, since half of
+        // Printable ASCII, line feed and tab come first; other bytes only if all of them fit, since half of
         // a character's bytes help nobody.
-        let ascii = characters(|b| (b' '..=b'~').contains(&b) || b == b'\n');
+        let ascii = characters(|b| (b' '..=b'~').contains(&b) || b"\n\t".contains(&b));
         let room = n - SPECIAL.len() - 1;
         let characters = if room >= 256 { characters(|_| true) } else { ascii };
         for &byte in characters.iter().take(room) {
@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn the_presets_vocabulary_has_all_of_printable_ascii() {
         let v = Vocabulary::new(130);
-        for byte in (b' '..=b'~').chain([b'\n']) {
+        for byte in (b' '..=b'~').chain(*b"\n\t") {
             assert!(v.tokens.contains(&byte_level::to_char(byte).to_string()), "{byte}");
         }
         assert!(!v.types.contains(&UNUSED));

@@ -110,7 +110,7 @@ fn check_magic<R: Read>(input: &mut Input<R>) -> Result<(), Error> {
 /// What a file that does not begin with `GGUF` seems to be.
 fn what_it_is(start: &[u8]) -> &'static str {
     let text = String::from_utf8_lossy(start).to_lowercase();
-    let text = text.trim_start_matches('\u{feff}').trim_start();
+    let text = text.trim_start_matches(|c: char| c.is_whitespace() || c == '\u{feff}');
     match start {
         [] => "the file is empty",
         _ if ["<!doctype", "<html", "<?xml", "<head", "<body", "<!--"]

@@ -7,6 +7,8 @@
 mod header;
 mod map;
 mod reader;
+#[cfg(test)]
+mod tests;
 mod value;
 mod writer;
 
