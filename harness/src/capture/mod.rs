@@ -17,7 +17,8 @@
 //!
 //! `greedy.margin` is, in logits, the top-1 less the top-2 of the row that chose the token; in a masked
 //! generation the smallest margin of any decision of that step, the order of unmasking included, and infinite
-//! for the prompt. Without it the margins are taken from `logits` where `tokens` ends in `greedy`.
+//! for the prompt. Without it the margins are taken from `logits` where `tokens` ends in `greedy` (with or without
+//! its last token) and nothing was unmasked; margins that nothing tells make every token required.
 
 mod element;
 mod error;

@@ -102,11 +102,12 @@ fn writing_leaves_one_file() {
 
 #[test]
 fn other_float_and_integer_types_are_read() {
-    let half = |v: f32| half::f16::from_f32(v).to_le_bytes().to_vec();
-    let brain = |v: f32| half::bf16::from_f32(v).to_le_bytes().to_vec();
-    let double = |v: f32| f64::from(v).to_le_bytes().to_vec();
-    let types: [(Dtype, &dyn Fn(f32) -> Vec<u8>); 3] =
-        [(Dtype::F16, &half), (Dtype::BF16, &brain), (Dtype::F64, &double)];
+    type Encode = fn(f32) -> Vec<u8>;
+    let types: [(Dtype, Encode); 3] = [
+        (Dtype::F16, |v| half::f16::from_f32(v).to_le_bytes().to_vec()),
+        (Dtype::BF16, |v| half::bf16::from_f32(v).to_le_bytes().to_vec()),
+        (Dtype::F64, |v| f64::from(v).to_le_bytes().to_vec()),
+    ];
     for (dtype, bytes) in types {
         let (_dir, path) = place();
         let mut tensors = least();

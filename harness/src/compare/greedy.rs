@@ -59,7 +59,11 @@ pub(super) struct Margins {
 impl Margins {
     pub(super) fn of(reference: &CaptureReader) -> Self {
         let greedy = reference.greedy().unwrap_or_default();
-        let first = first_position(reference.tokens(), greedy);
+        // In a masked generation the order of unmasking is a decision too, which no row alone tells.
+        let first = match reference.unmask() {
+            Some(_) => None,
+            None => first_position(reference.tokens(), greedy),
+        };
         let decides = reference.positions().iter().map(|&position| {
             let index = usize::try_from(position).ok()?.checked_add(1)?.checked_sub(first?)?;
             (index < greedy.len()).then_some(index)

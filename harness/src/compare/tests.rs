@@ -3,6 +3,7 @@
 use super::*;
 use crate::capture::{Cache, Placement, sample::Noise, sample::Sample};
 use crate::verdict::{Limits, Status, Verdict, judge};
+use proptest::prelude::*;
 
 const LIMIT: f64 = 1e-9;
 
@@ -320,9 +321,44 @@ fn margins_that_the_capture_states_count_before_those_of_its_rows() {
 
 #[test]
 fn margins_that_nothing_tells_are_required() {
-    let sample = planted(&free_run(), |s| s.tokens = vec![1, 2, 3, 9, 9]);
-    let later = planted(&sample, |s| s.greedy = Some(vec![3, 4, 6]));
-    assert!(reason_at(&sample, &later, &Limits::uniform(1e-4)).ends_with("margin unknown"));
+    let other_tokens = planted(&free_run(), |s| s.tokens = vec![1, 2, 3, 9, 9]);
+    let masked = planted(&free_run(), |s| s.unmask = Some(crate::capture::Unmask::default()));
+    for sample in [other_tokens, masked] {
+        let later = planted(&sample, |s| s.greedy = Some(vec![3, 4, 6]));
+        assert!(reason_at(&sample, &later, &Limits::uniform(1e-4)).ends_with("margin unknown"));
+    }
+}
+
+#[test]
+fn limits_that_are_nan_forgive_nothing() {
+    let sample = Sample::new(4, 16);
+    assert!(reason_at(&sample, &sample, &Limits::uniform(f64::NAN)).starts_with("logits NMSE 0.0e0 > NaN"));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn a_nan_anywhere_in_either_arm_fails_every_limit(
+        in_caches: bool,
+        in_reference: bool,
+        one: prop::sample::Index,
+        other: prop::sample::Index,
+        limit in prop::sample::select(vec![1e-9, 1.0, f64::INFINITY]),
+    ) {
+        let sample = Sample::new(3, 8);
+        let spoilt = planted(&sample, |s| {
+            let mut tensors: Vec<&mut Vec<f32>> =
+                if in_caches { s.layers.iter_mut().flatten().collect() } else { s.logits.iter_mut().collect() };
+            let count = tensors.len();
+            let values = &mut tensors[one.index(count)];
+            let length = values.len();
+            values[other.index(length)] = f32::NAN;
+        });
+        let (reference, test) = if in_reference { (&spoilt, &sample) } else { (&sample, &spoilt) };
+        let limits = Limits { max_real_mismatches: u64::MAX, ..Limits::uniform(limit) };
+        prop_assert!(reason_at(reference, test, &limits).starts_with("1 NaN"));
+    }
 }
 
 #[test]

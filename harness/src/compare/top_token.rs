@@ -194,7 +194,7 @@ mod tests {
         let [low, high] = clopper_pearson(24, 24);
         assert!(close(low, 0.025f64.powf(1.0 / 24.0)) && high == 1.0, "{low}");
         // At each end, what was seen or something more extreme has just the probability of one tail.
-        for (hits, trials) in [(1u32, 2u32), (4, 32), (17, 60)] {
+        for (hits, trials) in [(1u32, 2u32), (4, 32), (17, 60), (5, 100_000)] {
             let [low, high] = clopper_pearson(hits.into(), trials.into());
             let below = |k, p| (0..k).map(|k| binomial(k, trials, p)).sum::<f64>();
             assert!(close(1.0 - below(hits, low), 0.025), "{low}");
