@@ -1,2 +1,5 @@
-//! The ggml-parity binary.
-fn main() {}
+//! The `ggml-parity` binary.
+
+fn main() -> std::process::ExitCode {
+    ggml_parity::cli::main()
+}

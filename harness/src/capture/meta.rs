@@ -1,6 +1,6 @@
 //! The metadata of a capture: where its numbers came from.
 
-use super::Placement;
+use super::{BufferUse, Placement};
 use crate::named::named_enum;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -31,7 +31,7 @@ pub struct CaptureMeta {
     pub placement: Placement,
     /// Bytes of every buffer.
     #[serde(default)]
-    pub bytes: Vec<BufferBytes>,
+    pub bytes: Vec<BufferUse>,
     /// The worker's peak resident size, where the system tells it.
     pub peak_rss_bytes: Option<u64>,
     /// Threads of the CPU backend.
@@ -117,29 +117,6 @@ pub struct DeviceInfo {
     pub driver: Option<String>,
     /// Its memory in bytes, where the backend tells it.
     pub memory_total: Option<u64>,
-}
-
-named_enum! {
-    /// What a buffer is for.
-    pub enum BufferPurpose as "buffer purpose" {
-        /// The model's tensors.
-        Weights = "weights",
-        /// K/V caches.
-        Cache = "cache",
-        /// Intermediate results.
-        Compute = "compute",
-    }
-}
-
-/// Bytes of one buffer.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BufferBytes {
-    /// The name of its buffer type.
-    pub buffer: String,
-    /// What it is for.
-    pub purpose: BufferPurpose,
-    /// Its size.
-    pub bytes: u64,
 }
 
 impl CaptureMeta {

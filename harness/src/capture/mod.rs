@@ -24,18 +24,15 @@ mod element;
 mod error;
 mod header;
 mod meta;
-mod placement;
 mod reader;
 #[cfg(test)]
 pub(crate) mod sample;
 mod writer;
 
 pub use error::CaptureError;
-pub use meta::{
-    BufferBytes, BufferPurpose, BuildFile, BuildInfo, CaptureMeta, DeviceInfo, DeviceKind, ModelInfo, SCHEMA,
-};
-pub use placement::{BackendNodes, Fallback, Placement};
+pub use meta::{BuildFile, BuildInfo, CaptureMeta, DeviceInfo, DeviceKind, ModelInfo, SCHEMA};
 pub use reader::CaptureReader;
+pub use runtime::{BackendNodes, BufferUse, Fallback, Placement, Purpose};
 pub use writer::CaptureWriter;
 
 use crate::named::named_enum;

@@ -1,6 +1,9 @@
 //! What is to be run: cases, devices and the ids that name them everywhere.
 
 pub mod case;
+pub mod inputs;
+pub mod matrix;
+pub mod models;
 pub mod options;
 pub mod selector;
 

@@ -15,11 +15,12 @@ pub struct BackendNodes {
     /// Nodes that only look at data: views, reshapes, permutes, transposes.
     pub view_nodes: u64,
     /// Compute nodes by op and the type of their first source, as `MUL_MAT q4_0`.
+    #[serde(default)]
     pub ops: BTreeMap<String, u64>,
 }
 
 /// Nodes that were meant for the device and ran on the CPU.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fallback {
     /// Op and type.
     pub op: String,
@@ -62,10 +63,37 @@ pub struct Placement {
     /// One entry a backend, in the scheduler's order.
     pub backends: Vec<BackendNodes>,
     /// Work that fell back to the CPU.
+    #[serde(default)]
     pub fallbacks: Vec<Fallback>,
 }
 
+impl BackendNodes {
+    /// Whether this is the CPU backend.
+    #[must_use]
+    pub fn is_cpu(&self) -> bool {
+        self.name == "CPU"
+    }
+}
+
 impl Placement {
+    /// Compute nodes on the CPU backend.
+    #[must_use]
+    pub fn on_cpu(&self) -> u64 {
+        self.backends.iter().filter(|b| b.is_cpu()).map(|b| b.compute_nodes).sum()
+    }
+
+    /// Compute nodes on any other backend.
+    #[must_use]
+    pub fn off_cpu(&self) -> u64 {
+        self.backends.iter().filter(|b| !b.is_cpu()).map(|b| b.compute_nodes).sum()
+    }
+
+    /// All compute nodes.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.on_cpu() + self.off_cpu()
+    }
+
     /// Adds the placement of `graph`, which `scheduler` has just allocated. Nodes of layers that were left
     /// on the CPU on purpose (`meant_for_cpu`) are no fall-backs.
     pub(crate) fn record(&mut self, scheduler: &Scheduler, graph: &Graph, meant_for_cpu: impl Fn(&Tensor) -> bool) {

@@ -15,7 +15,7 @@ use crate::placement::{BufferUse, Purpose};
 const WINDOW: u64 = 16 << 20;
 
 /// The tensors of a loaded model by name.
-pub struct Weights {
+pub(crate) struct Weights {
     tensors: HashMap<String, Tensor>,
     buffers: Vec<BufferUse>,
     /// The first `n` layers are on the device.
@@ -117,13 +117,13 @@ impl Weights {
     /// # Panics
     /// When the model has none: graphs ask only for what [`Model::open`] has checked.
     #[must_use]
-    pub fn get(&self, name: &str) -> &Tensor {
+    pub(crate) fn get(&self, name: &str) -> &Tensor {
         self.tensors.get(name).unwrap_or_else(|| panic!("the model was loaded without '{name}'"))
     }
 
     /// The tensor of this name, if the model has it.
     #[must_use]
-    pub fn find(&self, name: &str) -> Option<&Tensor> {
+    pub(crate) fn find(&self, name: &str) -> Option<&Tensor> {
         self.tensors.get(name)
     }
 

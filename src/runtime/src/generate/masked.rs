@@ -47,7 +47,7 @@ pub struct Plan {
 }
 
 /// A mask that became a token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Unmask {
     /// The step whose logits decided.
     pub step: usize,
@@ -55,6 +55,10 @@ pub struct Unmask {
     pub position: usize,
     /// The token.
     pub token: u32,
+    /// How far the step's decisions were from others, in logits: the smallest lead of a chosen token over
+    /// the next best, or of the last chosen position over the first one left (as log-probabilities).
+    /// Infinite where the order was given.
+    pub margin: f64,
 }
 
 /// What one step sees.
@@ -71,7 +75,7 @@ pub struct StepView<'a> {
 }
 
 /// A finished generation.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Generated {
     /// The sequence, prompt included.
     pub tokens: Vec<u32>,
@@ -112,9 +116,10 @@ pub fn generate(
             Some(given) => given.iter().filter(|u| u.step == step).copied().collect(),
             None => {
                 let k = plan.schedule.count(masked.len(), step, plan.steps);
-                surest(&masked, &logits, mask, k)
+                let (chosen, margin) = surest(&masked, &logits, mask, k);
+                chosen
                     .into_iter()
-                    .map(|(position, c)| Unmask { step, position, token: c.token })
+                    .map(|(position, c)| Unmask { step, position, token: c.token, margin })
                     .collect()
             }
         };
@@ -132,15 +137,20 @@ pub fn generate(
     Ok(Generated { tokens, unmasked })
 }
 
-/// The `k` surest positions with their tokens.
-fn surest(masked: &[usize], logits: &Logits, mask: u32, k: usize) -> Vec<(usize, Candidate)> {
+/// The `k` surest positions with their tokens, and the margin of that choice.
+fn surest(masked: &[usize], logits: &Logits, mask: u32, k: usize) -> (Vec<(usize, Candidate)>, f64) {
     let mut all: Vec<(usize, Candidate)> =
         masked.iter().enumerate().map(|(i, &p)| (p, most_likely(logits.row(i), Some(mask)))).collect();
     // A NaN is the least sure of all; equal probabilities go by position.
     let key = |c: &Candidate| if c.probability.is_nan() { f64::NEG_INFINITY } else { c.probability };
     all.sort_by(|a, b| key(&b.1).total_cmp(&key(&a.1)).then(a.0.cmp(&b.0)));
-    all.truncate(k);
-    all
+    let left = all.split_off(k.min(all.len()));
+    let tokens = all.iter().map(|(_, c)| c.margin).fold(f64::INFINITY, f64::min);
+    let order = match (all.last(), left.first()) {
+        (Some((_, last)), Some((_, next))) => last.probability.ln() - next.probability.ln(),
+        _ => f64::INFINITY,
+    };
+    (all, tokens.min(order))
 }
 
 #[cfg(test)]
@@ -176,7 +186,11 @@ mod tests {
     #[test]
     fn the_surest_positions_go_first_and_equals_by_position() {
         let logits = Logits { vocab: 3, values: vec![0.0, 1.0, 0.0, 0.0, 5.0, 0.0, 0.0, 0.0, 5.0] };
-        let picked = surest(&[4, 7, 9], &logits, 0, 2);
+        let (picked, margin) = surest(&[4, 7, 9], &logits, 0, 2);
         assert_eq!(picked.iter().map(|(p, c)| (*p, c.token)).collect::<Vec<_>>(), [(7, 1), (9, 2)]);
+        // Position 4 was left out by more than the logits of the chosen tokens lead.
+        assert!(margin > 0.0 && margin < 5.0, "{margin}");
+        let (_, tie) = surest(&[4, 7, 9], &logits, 0, 1);
+        assert!(tie.abs() < 1e-12, "positions 7 and 9 are equally sure: {tie}");
     }
 }

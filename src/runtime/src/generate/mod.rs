@@ -10,6 +10,8 @@ pub struct Candidate {
     pub token: u32,
     /// Its probability under a soft-max over the whole row.
     pub probability: f64,
+    /// Its logit less that of the best other allowed token; infinite where there is none.
+    pub margin: f64,
 }
 
 /// The most likely token of a row of logits, the lowest among equals, leaving out `never`. A NaN is never
@@ -20,16 +22,21 @@ pub struct Candidate {
 #[must_use]
 pub fn most_likely(row: &[f32], never: Option<u32>) -> Candidate {
     let mut best: Option<(u32, f64)> = None;
-    for (token, &z) in (0u32..).zip(row) {
+    let mut second = f64::NEG_INFINITY;
+    for (token, &z) in (0u32..).zip(row).filter(|&(token, _)| Some(token) != never) {
         let z = f64::from(z);
-        if Some(token) != never && best.is_none_or(|(_, top)| z > top || (top.is_nan() && !z.is_nan())) {
-            best = Some((token, z));
+        match best {
+            Some((_, top)) if !(z > top || (top.is_nan() && !z.is_nan())) => second = second.max(z),
+            _ => {
+                second = best.map_or(second, |(_, top)| second.max(top));
+                best = Some((token, z));
+            }
         }
     }
     let (token, z) = best.expect("a row with at least one allowed token");
     let max = row.iter().map(|&v| f64::from(v)).fold(f64::NEG_INFINITY, f64::max);
     let sum: f64 = row.iter().map(|&v| (f64::from(v) - max).exp()).sum();
-    Candidate { token, probability: (z - max).exp() / sum }
+    Candidate { token, probability: (z - max).exp() / sum, margin: z - second }
 }
 
 #[cfg(test)]
@@ -43,6 +50,14 @@ mod tests {
         assert_eq!(most_likely(&[f32::NAN, -1.0, f32::NEG_INFINITY], None).token, 1);
         let sure = most_likely(&[0.0, 2.0f32.ln()], None);
         assert!((sure.probability - 2.0 / 3.0).abs() < 1e-7, "{sure:?}");
+    }
+
+    #[test]
+    fn the_margin_is_that_to_the_best_other_allowed_token() {
+        assert_eq!(most_likely(&[1.0, 3.5, 3.0], None).margin, 0.5);
+        assert_eq!(most_likely(&[3.5, 3.0, 1.0], Some(0)).margin, 2.0);
+        assert_eq!(most_likely(&[3.0, 3.0], None).margin, 0.0);
+        assert_eq!(most_likely(&[3.0, 1.0], Some(1)).margin, f64::INFINITY);
     }
 
     #[test]

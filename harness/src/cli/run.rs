@@ -1,0 +1,253 @@
+//! `ggml-parity run`: plan, run, compare, judge, report.
+
+use super::Failed;
+use crate::pipeline::{self, Build, Folders, Plan, RunError};
+use crate::plan::inputs::Wishes;
+use crate::plan::models::{self, ResolvedModel};
+use crate::plan::{CellId, DeviceSelector, Mode, Options, matrix};
+use crate::report::{self, Run};
+use crate::verdict::{ExitCode, Tolerances};
+use crate::worker::{Ended, Progress, Workplace};
+use indicatif::{ProgressBar, ProgressStyle};
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+const EXAMPLES: &str = "\
+Examples:
+  ggml-parity run
+      the default gate: generated models and dream-arith on every device of the default build
+  ggml-parity run --model model.gguf --device Vulkan0
+      one model file on one device, in every mode its architecture has
+  ggml-parity run --model dream-arith --mode generate --prompt '15*23?' --device Vulkan0
+  ggml-parity run --cell 'gen-qwen2/f32/decode@npm-3.21.1:Vulkan0'
+      one cell by its id, as reports name it";
+
+/// Arguments of `run`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Args {
+    /// A ggml build: a folder, or the name of a fetched build; repeat for several
+    #[arg(long, value_name = "DIR|NAME")]
+    ggml: Vec<String>,
+    /// A model: a GGUF file, a generated model, or one of corpus/models.toml; repeat for several
+    #[arg(long, value_name = "FILE|NAME")]
+    model: Vec<String>,
+    /// A device under test, by exact name: Vulkan0, CPU@x64, CPU+repack, BUILD:CUDA0; repeat for several
+    #[arg(long, value_name = "NAME")]
+    device: Vec<DeviceSelector>,
+    /// A mode (full, prefill, decode, generate); repeat for several
+    #[arg(long, value_name = "MODE")]
+    mode: Vec<Mode>,
+    /// Options of the cases as ids write them: `kv=f16&n=64`
+    #[arg(long, value_name = "OPTIONS")]
+    options: Option<Options>,
+    /// A cell by its id, instead of models x modes x devices; repeat for several
+    #[arg(long, value_name = "ID", conflicts_with_all = ["device", "mode", "options"])]
+    cell: Vec<CellId>,
+    /// A text to start from, instead of the model's own or generated tokens
+    #[arg(long, value_name = "TEXT")]
+    prompt: Option<String>,
+    /// Tokens to generate
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    generate: Option<u32>,
+    /// Steps of a masked generation
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    steps: Option<u32>,
+    /// CPU threads [default: physical cores less one, at least one]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    threads: Option<u32>,
+    /// Seconds a cell may take
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
+    timeout: u64,
+    /// Where the report goes [default: reports/NAME, NAME made of the time]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Keep the captures beside the report
+    #[arg(long)]
+    keep_captures: bool,
+}
+
+pub(super) fn main(args: &Args) -> Result<ExitCode, Failed> {
+    let started = SystemTime::now();
+    let stamp = humantime::format_rfc3339_seconds(started).to_string();
+    let name = args.out.as_ref().and_then(|out| out.file_name()).map_or_else(
+        || format!("{}-{}", stamp.replace(':', ""), std::process::id()),
+        |name| name.to_string_lossy().into_owned(),
+    );
+    let out = args.out.clone().unwrap_or_else(|| Path::new("reports").join(&name));
+    std::fs::create_dir_all(&out).map_err(|source| RunError::Io { path: out.clone(), source })?;
+    let work = tempfile::tempdir().map_err(|source| RunError::Io { path: std::env::temp_dir(), source })?;
+    let captures = if args.keep_captures { out.join("captures") } else { work.path().join("captures") };
+    std::fs::create_dir_all(&captures).map_err(|source| RunError::Io { path: captures.clone(), source })?;
+    let workplace = super::workplace(work.path(), Duration::from_secs(args.timeout))?;
+
+    let plan = plan(args, &workplace, work.path())?;
+    let command = std::env::args().collect::<Vec<_>>();
+    let header = Run {
+        name,
+        started: stamp,
+        seconds: 0.0,
+        command: shlex::try_join(command.iter().map(String::as_str)).unwrap_or_else(|_| command.join(" ")),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    };
+    let mut teller = Teller::new(&plan);
+    let report = pipeline::run(&plan, &workplace, &Folders { captures }, header, |p| teller.tell(&p))?;
+    teller.finish();
+    report::write(&out, &report).map_err(|error| Failed::new(ExitCode::Usage, error))?;
+    print!("{}", report::console::render(&report, std::io::stdout().is_terminal()));
+    println!("report: {}", out.join("summary.md").display());
+    Ok(report.exit_code())
+}
+
+fn plan(args: &Args, workplace: &Workplace, work: &Path) -> Result<Plan, RunError> {
+    let builds = open_builds(args, workplace)?;
+    let named: Vec<String> = match (args.model.is_empty(), args.cell.is_empty()) {
+        (false, _) => args.model.clone(),
+        (true, false) => args.cell.iter().map(|id| id.case.model.clone()).collect(),
+        (true, true) => matrix::DEFAULT_MODELS.map(str::to_owned).to_vec(),
+    };
+    let mut models: Vec<ResolvedModel> = Vec::new();
+    for name in named {
+        if !models.iter().any(|model| model.given == name) {
+            models.push(models::resolve(&name, work)?);
+        }
+    }
+    let cells = if args.cell.is_empty() { declare(args, &builds, &models)? } else { args.cell.clone() };
+    for id in &cells {
+        let build = builds.iter().find(|build| build.info.name == id.build).ok_or_else(|| {
+            let names: Vec<&str> = builds.iter().map(|build| build.info.name.as_str()).collect();
+            RunError::Environment(format!("cell {id}: no build `{}`; opened: {}", id.build, names.join(", ")))
+        })?;
+        build.check(&id.device)?;
+    }
+    if cells.is_empty() {
+        let offered: Vec<String> =
+            builds.iter().flat_map(|build| build.selectors()).map(|device| device.to_string()).collect();
+        return Err(RunError::Environment(format!(
+            "nothing to test: beside the reference, the plain CPU, there is no device (there are: {})",
+            offered.join(", ")
+        )));
+    }
+    Ok(Plan {
+        builds,
+        models,
+        cells,
+        wishes: Wishes {
+            prompt: args.prompt.clone(),
+            generate: args.generate.map(|n| n as usize),
+            steps: args.steps.map(|n| n as usize),
+        },
+        threads: args.threads.map_or_else(default_threads, |n| n as usize),
+        tolerances: Tolerances::embedded(),
+    })
+}
+
+/// The builds named by `--ggml`, or by cells, or the default one.
+fn open_builds(args: &Args, workplace: &Workplace) -> Result<Vec<Build>, RunError> {
+    let mut given: Vec<Option<&str>> = args.ggml.iter().map(|name| Some(name.as_str())).collect();
+    if given.is_empty() {
+        let named = args.cell.iter().map(|id| id.build.as_str());
+        let named = named.chain(args.device.iter().filter_map(|device| device.build.as_deref()));
+        for name in named {
+            if !given.contains(&Some(name)) {
+                given.push(Some(name));
+            }
+        }
+    }
+    if given.is_empty() {
+        given.push(None);
+    }
+    given.into_iter().map(|name| Build::open(name, workplace)).collect()
+}
+
+/// Models x modes x devices.
+fn declare(args: &Args, builds: &[Build], models: &[ResolvedModel]) -> Result<Vec<CellId>, RunError> {
+    let mut cases = Vec::new();
+    for model in models {
+        let modes = if args.mode.is_empty() { matrix::default_modes(model) } else { args.mode.clone() };
+        // With several models a mode applies to those that have it; a single one must.
+        let fitting: Vec<Mode> = modes.iter().copied().filter(|&mode| matrix::has_mode(model, mode)).collect();
+        if fitting.is_empty() && models.len() == 1 {
+            let modes: Vec<&str> = modes.iter().map(|mode| mode.name()).collect();
+            return Err(RunError::Usage(format!(
+                "model {}: architecture {} has no mode {}",
+                model.name,
+                model.model.hparams.architecture.name(),
+                modes.join(", ")
+            )));
+        }
+        cases.extend(fitting.into_iter().map(|mode| matrix::case(model, mode, args.options.unwrap_or_default())));
+    }
+    let mut cells = Vec::new();
+    for build in builds {
+        let devices: Vec<DeviceSelector> = if args.device.is_empty() {
+            matrix::default_devices(
+                &build.probed.devices.iter().map(|device| device.selector.clone()).collect::<Vec<_>>(),
+                &build.probed.cpu_variants,
+            )
+        } else {
+            let mine = |d: &&DeviceSelector| d.build.as_ref().is_none_or(|name| *name == build.info.name);
+            args.device.iter().filter(mine).map(DeviceSelector::without_build).collect()
+        };
+        for device in &devices {
+            build.check(device)?;
+        }
+        cells.extend(matrix::cells(&cases, &build.info.name, &devices));
+    }
+    Ok(cells)
+}
+
+fn default_threads() -> usize {
+    num_cpus::get_physical().saturating_sub(1).max(1)
+}
+
+/// Says how far the run is: a bar on a terminal, a line a cell elsewhere.
+struct Teller {
+    bar: Option<ProgressBar>,
+    done: usize,
+    total: usize,
+}
+
+impl Teller {
+    fn new(plan: &Plan) -> Self {
+        let mut references: Vec<_> = plan.cells.iter().map(|id| (&id.case, &id.build)).collect();
+        references.sort();
+        references.dedup();
+        let total = plan.cells.len() + references.len();
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} (left {eta}) {msg}");
+            ProgressBar::new(total as u64).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+        });
+        Self { bar, done: 0, total }
+    }
+
+    fn tell(&mut self, progress: &Progress<'_>) {
+        match progress {
+            Progress::Started(id) => {
+                if let Some(bar) = &self.bar {
+                    bar.set_message(id.to_string());
+                }
+            }
+            Progress::Ended(id, how) => {
+                self.done += 1;
+                let word = match how {
+                    Ended::Captured => "computed",
+                    Ended::Failed(failure) => failure.kind.name(),
+                    Ended::Crashed(_) => "crashed",
+                    Ended::TimedOut(_) => "timed out",
+                };
+                match &self.bar {
+                    Some(bar) => bar.inc(1),
+                    None => eprintln!("[{:>3}/{}] {id} {word}", self.done, self.total),
+                }
+            }
+        }
+    }
+
+    fn finish(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}

@@ -1,0 +1,400 @@
+//! One run, from the plan to the report: workers compute captures, the reference first, then the captures are
+//! compared and judged.
+
+use crate::builds::{self, Manifest};
+use crate::capture::{BuildFile, BuildInfo, CaptureReader, DeviceInfo, ModelInfo};
+use crate::compare::compare;
+use crate::plan::inputs::{Inputs, Wishes, inputs};
+use crate::plan::models::{ModelError, ResolvedModel};
+use crate::plan::{Case, CellId, DeviceSelector};
+use crate::report::{Cell, Environment, Report, Run};
+use crate::verdict::{ExitCode, Key, Status, ToleranceError, Tolerances, Verdict, judge, reference_fault};
+use crate::worker::{self, Ended, Failure, FailureKind, JobCell, Probed, Progress, RunJob, Workplace};
+use sha2::{Digest, Sha256};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// A run that cannot begin.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The request makes no sense.
+    #[error("{0}")]
+    Usage(String),
+    /// A model cannot be used.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// A build cannot be found.
+    #[error(transparent)]
+    Build(#[from] builds::BuildError),
+    /// A build does not load, or a device is not there.
+    #[error("{0}")]
+    Environment(String),
+    /// No limit applies to a case.
+    #[error(transparent)]
+    Tolerance(#[from] ToleranceError),
+    /// The file system refused.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+impl RunError {
+    /// What the process ends with.
+    #[must_use]
+    pub fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::Usage(_) | Self::Model(_) | Self::Tolerance(_) | Self::Io { .. } => ExitCode::Usage,
+            Self::Build(_) | Self::Environment(_) => ExitCode::Environment,
+        }
+    }
+}
+
+impl From<Failure> for RunError {
+    fn from(failure: Failure) -> Self {
+        match failure.kind {
+            FailureKind::Input => Self::Usage(failure.message),
+            _ => Self::Environment(failure.message),
+        }
+    }
+}
+
+/// A build that was asked what it offers.
+pub struct Build {
+    /// Its folder.
+    pub folder: PathBuf,
+    /// What `--ggml` was given, to be repeated in re-run commands.
+    pub given: Option<String>,
+    /// For captures and reports.
+    pub info: BuildInfo,
+    /// What it offers.
+    pub probed: Probed,
+    /// Variables to set for its workers.
+    pub environment: BTreeMap<String, String>,
+}
+
+impl Build {
+    /// Finds the build that `--ggml` names (the default one where nothing is given) and asks it what it offers.
+    ///
+    /// # Errors
+    /// When there is none, or it does not load.
+    pub fn open(given: Option<&str>, workplace: &Workplace) -> Result<Self, RunError> {
+        let folder = builds::resolve(given)?;
+        let (probed, environment) = worker::probe(workplace, &folder)?;
+        let mut files = Vec::new();
+        for file in probed.files.iter().filter(|file| file.skipped.is_none()) {
+            let bytes = std::fs::read(&file.path)
+                .map_err(|source| RunError::Io { path: file.path.clone(), source })?;
+            let name = file.path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+            files.push(BuildFile { name, sha256: hex(&Sha256::digest(&bytes)) });
+        }
+        let info = BuildInfo {
+            name: build_name(&folder, &probed, &files),
+            version: probed.version.clone(),
+            commit: probed.commit.clone(),
+            files,
+        };
+        Ok(Self { folder, given: given.map(str::to_owned), info, probed, environment })
+    }
+
+    /// Every selector this build answers to here: its devices, and its CPU variants.
+    #[must_use]
+    pub fn selectors(&self) -> Vec<DeviceSelector> {
+        let variants = self.probed.cpu_variants.iter().filter(|_| self.probed.cpu_variants.len() > 1);
+        let variants =
+            variants.map(|v| DeviceSelector { variant: Some(v.clone()), ..DeviceSelector::cpu() });
+        self.probed.devices.iter().map(|device| device.selector.clone()).chain(variants).collect()
+    }
+
+    /// Checks that `selector` is one of them.
+    ///
+    /// # Errors
+    /// An error that lists the names there are.
+    pub fn check(&self, selector: &DeviceSelector) -> Result<(), RunError> {
+        let known = self.selectors();
+        if known.contains(&selector.without_build()) {
+            return Ok(());
+        }
+        let names: Vec<String> = known.iter().map(ToString::to_string).collect();
+        Err(RunError::Environment(format!(
+            "no device `{selector}` in build {} on this machine; there are: {}",
+            self.info.name,
+            names.join(", ")
+        )))
+    }
+
+    fn device(&self, selector: &DeviceSelector) -> Option<&DeviceInfo> {
+        let same = |d: &&worker::ProbedDevice| d.selector == *selector;
+        let base = |d: &&worker::ProbedDevice| d.selector.base == selector.base;
+        let devices = &self.probed.devices;
+        devices.iter().find(same).or_else(|| devices.iter().find(base)).map(|device| &device.info)
+    }
+}
+
+/// The name in the manifest, or one made of version and content.
+fn build_name(folder: &Path, probed: &Probed, files: &[BuildFile]) -> String {
+    if let Some(manifest) = Manifest::read(folder) {
+        return manifest.name;
+    }
+    let all: String = files.iter().map(|file| file.sha256.as_str()).collect();
+    let hash = hex(&Sha256::digest(all.as_bytes()));
+    let version = probed.version.as_deref().unwrap_or("unversioned");
+    crate::plan::safe_name(&format!("ggml-{version}-{}", &hash[..8]))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Everything a run needs to know before it begins.
+pub struct Plan {
+    /// The builds.
+    pub builds: Vec<Build>,
+    /// The models.
+    pub models: Vec<ResolvedModel>,
+    /// The declared cells; every build and model among those above.
+    pub cells: Vec<CellId>,
+    /// What the command line says of inputs.
+    pub wishes: Wishes,
+    /// CPU threads of cells that do not say.
+    pub threads: usize,
+    /// The limits.
+    pub tolerances: Tolerances,
+}
+
+/// Where a run keeps its files.
+pub struct Folders {
+    /// Captures.
+    pub captures: PathBuf,
+}
+
+/// Runs all cells of `plan`.
+///
+/// # Errors
+/// When the run cannot begin. What happens to a cell is in the report.
+pub fn run(
+    plan: &Plan,
+    workplace: &Workplace,
+    folders: &Folders,
+    header: Run,
+    mut progress: impl FnMut(Progress<'_>),
+) -> Result<Report, RunError> {
+    let started = Instant::now();
+    let mut cells = Vec::new();
+    for build in &plan.builds {
+        let declared: Vec<&CellId> = plan.cells.iter().filter(|id| id.build == build.info.name).collect();
+        let mut arm = Arm { plan, build, workplace, folders, progress: &mut progress };
+        let cases: BTreeSet<&Case> = declared.iter().map(|id| &id.case).collect();
+        let references: Vec<CellId> = cases
+            .into_iter()
+            .map(|case| CellId::new(case.clone(), &build.info.name, &DeviceSelector::cpu()))
+            .collect();
+        let reference = arm.compute(&DeviceSelector::cpu(), &references, None)?;
+        let devices: BTreeSet<&DeviceSelector> = declared.iter().map(|id| &id.device).collect();
+        for device in devices {
+            let mine: Vec<CellId> = declared.iter().filter(|id| id.device == *device).map(|&id| id.clone()).collect();
+            // Nothing to compare with: the device need not run.
+            let runnable: Vec<CellId> = mine
+                .iter()
+                .filter(|id| reference.get(&reference_of(id)) == Some(&Ended::Captured))
+                .cloned()
+                .collect();
+            let ended = arm.compute(device, &runnable, Some(DeviceSelector::cpu()))?;
+            for id in mine {
+                let how = Outcomes { reference: reference.get(&reference_of(&id)), device: ended.get(&id) };
+                cells.push(cell(plan, build, folders, id, &how)?);
+            }
+        }
+    }
+    let run = Run { seconds: started.elapsed().as_secs_f64(), ..header };
+    Ok(Report::new(run, environment(plan), &plan.cells, cells))
+}
+
+/// How the two arms of a cell ended.
+struct Outcomes<'a> {
+    reference: Option<&'a Ended>,
+    device: Option<&'a Ended>,
+}
+
+/// The plain CPU of the same build.
+fn reference_of(id: &CellId) -> CellId {
+    CellId { device: DeviceSelector::cpu(), ..id.clone() }
+}
+
+fn capture_path(folders: &Folders, id: &CellId) -> PathBuf {
+    let digest = hex(&Sha256::digest(id.to_string().as_bytes()));
+    let readable = crate::plan::safe_name(&id.to_string().replace(['/', '?', '@', ':'], "_"));
+    let readable: String = readable.chars().take(120).collect();
+    folders.captures.join(format!("{readable}-{}.safetensors", &digest[..8]))
+}
+
+/// One build of a run, while its workers run.
+struct Arm<'a, P> {
+    plan: &'a Plan,
+    build: &'a Build,
+    workplace: &'a Workplace,
+    folders: &'a Folders,
+    progress: &'a mut P,
+}
+
+impl<P: FnMut(Progress<'_>)> Arm<'_, P> {
+    /// Computes the captures of `cells` on `device`, along the trajectory of `reference` where one is given.
+    fn compute(
+        &mut self,
+        device: &DeviceSelector,
+        cells: &[CellId],
+        reference: Option<DeviceSelector>,
+    ) -> Result<BTreeMap<CellId, Ended>, RunError> {
+        if cells.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        let mut job_cells = Vec::new();
+        for id in cells {
+            let (model, inputs) = self.inputs(&id.case)?;
+            let replay =
+                reference.as_ref().map(|device| capture_path(self.folders, &CellId { device: device.clone(), ..id.clone() }));
+            job_cells.push(JobCell {
+                id: id.clone(),
+                path: model.path.clone(),
+                model: ModelInfo {
+                    name: model.name.clone(),
+                    sha256: model.sha256.clone(),
+                    architecture: model.model.hparams.architecture.name().to_owned(),
+                },
+                inputs,
+                replay,
+                capture: capture_path(self.folders, id),
+            });
+        }
+        // Cells of one model and one set of options follow each other, so that it is loaded once.
+        job_cells.sort_by(|a, b| a.path.cmp(&b.path));
+        let job = RunJob {
+            folder: self.build.folder.clone(),
+            build: self.build.info.clone(),
+            device: device.clone(),
+            threads: self.plan.threads,
+            cells: job_cells,
+        };
+        Ok(worker::run(self.workplace, &job, &self.build.environment, &mut *self.progress)?)
+    }
+
+    fn inputs(&self, case: &Case) -> Result<(&ResolvedModel, Inputs), RunError> {
+        let model = model_of(self.plan, case)?;
+        Ok((model, inputs(model, case, &self.plan.wishes)?))
+    }
+}
+
+fn model_of<'a>(plan: &'a Plan, case: &Case) -> Result<&'a ResolvedModel, RunError> {
+    plan.models
+        .iter()
+        .find(|model| model.name == case.model && model.weights == case.weights)
+        .ok_or_else(|| RunError::Usage(format!("case {case}: no model {} of weight type {}", case.model, case.weights)))
+}
+
+/// What becomes of a cell whose arms have ended.
+fn cell(plan: &Plan, build: &Build, folders: &Folders, id: CellId, how: &Outcomes<'_>) -> Result<Cell, RunError> {
+    let mut cell = Cell::new(id.clone());
+    let reference_id = reference_of(&id);
+    cell.reference = Some(reference_id.to_string());
+    cell.rerun = rerun(plan, build, &id)?;
+    let Some(kind) = build.device(&id.device).map(|device| device.kind) else { return Ok(cell) };
+    let limits = plan.tolerances.limits(&Key::new(&id.case, kind)?)?;
+    match (how.reference, how.device) {
+        (Some(Ended::Captured), Some(Ended::Captured)) => {
+            let read = |id: &CellId| CaptureReader::open(&capture_path(folders, id));
+            match (read(&reference_id), read(&id)) {
+                (Ok(mut reference), Ok(mut test)) => {
+                    cell.set_capture(test.meta());
+                    let placement = test.meta().placement.clone();
+                    let fault = reference_fault(&reference.meta().placement);
+                    match compare(&mut reference, &mut test, &limits) {
+                        Ok(metrics) => {
+                            let judged = judge(&metrics, &placement, &limits, id.device.is_cpu());
+                            cell.set_verdict(fault.unwrap_or(judged));
+                            cell.metrics = Some(metrics);
+                        }
+                        Err(error) => cell.set_verdict(error.into()),
+                    }
+                }
+                (Err(error), _) | (_, Err(error)) => {
+                    cell.set_verdict(Verdict { status: Status::Diverged, reason: error.to_string() });
+                }
+            }
+        }
+        (Some(Ended::Captured), Some(ended)) => cell.set_verdict(verdict(ended, "")),
+        (Some(ended), _) => cell.set_verdict(verdict(ended, "the reference: ")),
+        (None, _) => {}
+    }
+    cell.limits = Some(limits);
+    Ok(cell)
+}
+
+/// The verdict on an arm that has no capture.
+fn verdict(ended: &Ended, who: &str) -> Verdict {
+    let (status, reason) = match ended {
+        Ended::Captured => (Status::Missing, "its capture is gone".to_owned()),
+        Ended::Crashed(how) => (Status::Crashed, how.clone()),
+        Ended::TimedOut(limit) => (Status::Timeout, format!("no result within {} s", limit.as_secs())),
+        Ended::Failed(failure) => {
+            let status = match failure.kind {
+                FailureKind::Unsupported => Status::Unsupported,
+                FailureKind::OutOfMemory => Status::OutOfMemory,
+                FailureKind::Fault | FailureKind::Environment => Status::Crashed,
+                FailureKind::Input => Status::Missing,
+            };
+            (status, failure.message.clone())
+        }
+    };
+    Verdict { status, reason: format!("{who}{reason}") }
+}
+
+/// The command that runs this cell alone.
+fn rerun(plan: &Plan, build: &Build, id: &CellId) -> Result<String, RunError> {
+    let model = model_of(plan, &id.case)?;
+    let mut words = vec!["ggml-parity".to_owned(), "run".to_owned()];
+    let mut flag = |name: &str, value: String| words.extend([format!("--{name}"), value]);
+    flag("cell", id.to_string());
+    flag("model", model.given.clone());
+    if let Some(given) = &build.given {
+        flag("ggml", given.clone());
+    }
+    let wishes = &plan.wishes;
+    if let Some(prompt) = &wishes.prompt {
+        flag("prompt", prompt.clone());
+    }
+    if let Some(n) = wishes.generate {
+        flag("generate", n.to_string());
+    }
+    if let Some(n) = wishes.steps {
+        flag("steps", n.to_string());
+    }
+    Ok(shlex::try_join(words.iter().map(String::as_str)).unwrap_or_else(|_| words.join(" ")))
+}
+
+fn environment(plan: &Plan) -> Environment {
+    let mut devices: Vec<DeviceInfo> = Vec::new();
+    for id in &plan.cells {
+        let build = plan.builds.iter().find(|build| build.info.name == id.build);
+        let Some(info) = build.and_then(|build| build.device(&id.device)) else { continue };
+        if !devices.contains(info) {
+            devices.push(info.clone());
+        }
+    }
+    let mut switches = worker::switches();
+    for build in &plan.builds {
+        switches.extend(build.environment.clone());
+    }
+    let cpu = plan.builds.iter().find_map(|build| build.device(&DeviceSelector::cpu()));
+    Environment {
+        os: std::env::consts::OS.to_owned(),
+        arch: std::env::consts::ARCH.to_owned(),
+        cpu: cpu.map(|device| device.description.clone()),
+        builds: plan.builds.iter().map(|build| build.info.clone()).collect(),
+        devices,
+        switches,
+    }
+}

@@ -1,0 +1,147 @@
+//! What a case computes on: tokens, and how many are to follow. A function of model, mode and options alone,
+//! so that a case id is enough to run a cell again.
+
+use super::models::{ModelError, ResolvedModel};
+use super::{Case, Mode};
+use model_file::tokenizer::Tokenizer;
+use runtime::generate::masked::Schedule;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+/// Sequence length of models without prompts: one more than a multiple of every tile size in use.
+const DEFAULT_LENGTH: usize = 33;
+/// Tokens to decode where the manifest does not say.
+const DEFAULT_GENERATE: usize = 8;
+
+/// What a case computes on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Inputs {
+    /// The prompt.
+    pub prompt: Vec<u32>,
+    /// Masks after it, or tokens to decode.
+    pub follow: usize,
+    /// Steps of a masked generation.
+    pub steps: usize,
+    /// Masks a step.
+    pub schedule: Schedule,
+    /// Whether the tokens are text, so that results are worth decoding.
+    pub is_text: bool,
+}
+
+/// What the command line may set.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Wishes {
+    /// A text to start from.
+    pub prompt: Option<String>,
+    /// Tokens to generate.
+    pub generate: Option<usize>,
+    /// Steps of a masked generation.
+    pub steps: Option<usize>,
+}
+
+/// The inputs of `case` on `model`.
+///
+/// # Errors
+/// When a prompt cannot be tokenised or a setting of the manifest makes no sense.
+pub fn inputs(model: &ResolvedModel, case: &Case, wishes: &Wishes) -> Result<Inputs, ModelError> {
+    let settings = &model.settings;
+    let text = wishes.prompt.as_ref().or(settings.prompts.first());
+    let length = case.options.n.map(|n| n as usize);
+    let diffusion = model.model.hparams.architecture.is_diffusion();
+    let schedule = settings.schedule.unwrap_or_default();
+    let follow = wishes.generate.or(settings.generate);
+    let steps = |masks: usize| wishes.steps.or(settings.steps).unwrap_or_else(|| masks.div_ceil(2)).max(1);
+    if let Some(text) = text.filter(|_| length.is_none()) {
+        let prompt = tokenise(model, text)?;
+        let follow = match (diffusion, case.mode) {
+            (false, Mode::Prefill) => 0,
+            _ => follow.unwrap_or(DEFAULT_GENERATE),
+        };
+        return Ok(Inputs { prompt, follow, steps: steps(follow), schedule, is_text: true });
+    }
+    // Without text, a seeded sequence: half of it masks for masked diffusion.
+    let length = length.unwrap_or(DEFAULT_LENGTH);
+    let (prompt, follow) = match (diffusion, case.mode) {
+        (true, _) => (length / 2, length - length / 2),
+        (false, Mode::Prefill) => (length, 0),
+        (false, _) => (length, follow.unwrap_or(DEFAULT_GENERATE)),
+    };
+    Ok(Inputs { prompt: random_tokens(model, prompt), follow, steps: steps(follow), schedule, is_text: false })
+}
+
+fn tokenise(model: &ResolvedModel, text: &str) -> Result<Vec<u32>, ModelError> {
+    let tokenizer = Tokenizer::from_gguf(&model.model.file)?;
+    let mut tokens = tokenizer.encode(text)?;
+    if let Some(pad) = &model.settings.pad_left {
+        let h = &model.model.hparams;
+        let token = match pad.token.as_str() {
+            "bos" => h.bos_token,
+            "eos" => h.eos_token,
+            "pad" => h.pad_token,
+            _ => None,
+        };
+        let token = token.ok_or_else(|| ModelError::Setting {
+            name: model.name.clone(),
+            field: "pad_left.token",
+            value: pad.token.clone(),
+            why: "`bos`, `eos` or `pad` is wanted, and the model must have that token".to_owned(),
+        })?;
+        let missing = pad.to.saturating_sub(tokens.len());
+        tokens.splice(0..0, std::iter::repeat_n(token, missing));
+    }
+    if tokens.is_empty() {
+        return Err(ModelError::Setting {
+            name: model.name.clone(),
+            field: "prompt",
+            value: text.to_owned(),
+            why: "no token is left of it".to_owned(),
+        });
+    }
+    Ok(tokens)
+}
+
+/// `n` tokens that depend on the model's vocabulary and `n` only: digests of the position, so that they are
+/// the same on every platform. Never the mask token.
+fn random_tokens(model: &ResolvedModel, n: usize) -> Vec<u32> {
+    let h = &model.model.hparams;
+    let vocab = u64::try_from(h.n_vocab).expect("a vocabulary fits 64 bits");
+    (0..n)
+        .map(|i| {
+            let digest = Sha256::digest(format!("ggml-parity tokens {i}"));
+            let word = u64::from_le_bytes(digest[..8].try_into().expect("eight bytes"));
+            let token = u32::try_from(word % vocab).expect("token ids fit 32 bits");
+            if Some(token) == h.mask_token { (token + 1) % vocab as u32 } else { token }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::models::resolve;
+
+    fn case(id: &str) -> Case {
+        id.parse().unwrap()
+    }
+
+    #[test]
+    fn prompts_are_padded_as_the_manifest_says() {
+        let work = tempfile::tempdir().unwrap();
+        let model = resolve("dream-arith", work.path()).unwrap();
+        let inputs = inputs(&model, &case("dream-arith/f16/generate"), &Wishes::default()).unwrap();
+        assert_eq!(inputs.prompt, [3, 3, 9, 13, 20, 10, 11, 22]);
+        assert_eq!((inputs.follow, inputs.steps, inputs.schedule), (32, 16, Schedule::Linear));
+    }
+
+    #[test]
+    fn generated_models_get_the_same_tokens_every_time_and_never_the_mask() {
+        let work = tempfile::tempdir().unwrap();
+        let model = resolve("gen-dream", work.path()).unwrap();
+        let tokens = random_tokens(&model, 500);
+        assert_eq!(tokens[..33], random_tokens(&model, 33));
+        assert!(tokens.iter().all(|&t| (t as usize) < model.model.hparams.n_vocab));
+        assert!(!tokens.contains(&model.model.hparams.mask_token.unwrap()));
+        let seven = inputs(&model, &case("gen-dream/f32/full?n=7"), &Wishes::default()).unwrap();
+        assert_eq!((seven.prompt.len(), seven.follow), (3, 4));
+    }
+}

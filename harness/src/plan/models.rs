@@ -1,0 +1,311 @@
+//! Which models there are: generated ones by preset, those of the manifest `corpus/models.toml` by name, and
+//! any GGUF file by its path.
+
+use crate::builds::cache;
+use crate::plan::safe_name;
+use model_file::{GenerateSpec, Model, TensorType};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// The manifest, as it was when this binary was built.
+const MANIFEST: &str = include_str!("../../../corpus/models.toml");
+/// The one model that is kept in the repository and so travels inside the binary.
+const DREAM_ARITH: &[u8] = include_bytes!("../../../corpus/models/dream-arith-4.8m-f16.gguf");
+
+/// A model that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelError {
+    /// The manifest is malformed.
+    #[error("{file}: {why}")]
+    Manifest {
+        /// Where it is.
+        file: String,
+        /// What is wrong, with line and column.
+        why: String,
+    },
+    /// Neither a preset, nor in the manifest, nor a file.
+    #[error("model `{name}`: no such file, and none of the known models: {}", known.join(", "))]
+    Unknown {
+        /// The name as given.
+        name: String,
+        /// The names there are.
+        known: Vec<String>,
+    },
+    /// In the manifest, but not on this machine.
+    #[error("model `{name}` is not in the cache ({}); get it with `ci/fetch-model {name}`", path.display())]
+    NotFetched {
+        /// Its name.
+        name: String,
+        /// Where it would be.
+        path: PathBuf,
+    },
+    /// The file is another than the manifest says.
+    #[error("{}: sha256 is {is}, the manifest says {expected}", path.display())]
+    Hash {
+        /// The file.
+        path: PathBuf,
+        /// Its hash.
+        is: String,
+        /// The hash in the manifest.
+        expected: String,
+    },
+    /// A setting names a token or schedule that there is not.
+    #[error("model `{name}`: {field} is `{value}`: {why}")]
+    Setting {
+        /// The model.
+        name: String,
+        /// The field of the manifest.
+        field: &'static str,
+        /// Its value.
+        value: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The file is no model that can be run.
+    #[error(transparent)]
+    File(#[from] model_file::Error),
+    /// The file system refused.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+/// `corpus/models.toml`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Manifest {
+    schema: String,
+    model: Vec<Entry>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    name: String,
+    file: Option<PathBuf>,
+    sha256: String,
+    #[serde(rename = "license")]
+    _license: String,
+    #[serde(rename = "description")]
+    _description: String,
+    #[serde(rename = "package")]
+    _package: Option<BTreeMap<String, String>>,
+    pad_left: Option<PadLeft>,
+    generate: Option<usize>,
+    steps: Option<usize>,
+    schedule: Option<runtime::generate::masked::Schedule>,
+    #[serde(default)]
+    prompts: Vec<String>,
+}
+
+/// Padding of prompts, as in training.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PadLeft {
+    /// `bos`, `eos` or `pad`.
+    pub token: String,
+    /// Up to how many tokens.
+    pub to: usize,
+}
+
+/// How a model is asked to generate; what the manifest leaves out is `None`.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Settings {
+    /// Padding of prompts.
+    pub pad_left: Option<PadLeft>,
+    /// Tokens to generate.
+    pub generate: Option<usize>,
+    /// Steps of a masked generation.
+    pub steps: Option<usize>,
+    /// Masks a step.
+    pub schedule: Option<runtime::generate::masked::Schedule>,
+    /// Texts to start from.
+    pub prompts: Vec<String>,
+}
+
+impl From<&Entry> for Settings {
+    fn from(entry: &Entry) -> Self {
+        Self {
+            pad_left: entry.pad_left.clone(),
+            generate: entry.generate,
+            steps: entry.steps,
+            schedule: entry.schedule,
+            prompts: entry.prompts.clone(),
+        }
+    }
+}
+
+/// A model that is ready to run.
+pub struct ResolvedModel {
+    /// Its name in ids.
+    pub name: String,
+    /// The type of its weights, as in ids.
+    pub weights: String,
+    /// The file.
+    pub path: PathBuf,
+    /// SHA-256 of the file.
+    pub sha256: String,
+    /// The opened and checked file.
+    pub model: Model,
+    /// How it is asked to generate.
+    pub settings: Settings,
+    /// What to give `--model` to get this model again.
+    pub given: String,
+}
+
+/// Finds and opens the model that `given` names; generated ones are written into `work`.
+///
+/// # Errors
+/// When there is none, or its file is not a model that can be run.
+pub fn resolve(given: &str, work: &Path) -> Result<ResolvedModel, ModelError> {
+    if let Some(spec) = GenerateSpec::preset(given) {
+        let path = work.join(format!("{given}.gguf"));
+        if !path.exists() {
+            model_file::generate(&spec, &path)?;
+        }
+        return open(given, &path, safe_name(given), Settings::default(), None);
+    }
+    let manifest = manifest()?;
+    if let Some(entry) = manifest.model.iter().find(|entry| entry.name == given) {
+        let path = locate(entry, work)?;
+        return open(given, &path, safe_name(given), Settings::from(entry), Some(&entry.sha256));
+    }
+    let path = Path::new(given);
+    if !path.is_file() {
+        return Err(ModelError::Unknown { name: given.to_owned(), known: known() });
+    }
+    let stem = path.file_stem().map_or_else(|| given.to_owned(), |stem| stem.to_string_lossy().into_owned());
+    let model = open(given, path, safe_name(&stem), Settings::default(), None)?;
+    // A file whose content the manifest knows gets the manifest's settings, wherever it lies.
+    let settings = manifest.model.iter().find(|entry| entry.sha256 == model.sha256).map(Settings::from);
+    Ok(ResolvedModel { settings: settings.unwrap_or_default(), ..model })
+}
+
+/// The names that [`resolve`] knows beside paths.
+pub fn known() -> Vec<String> {
+    let presets = model_file::presets().iter().map(|spec| spec.name.clone());
+    let listed = manifest().map(|m| m.model.into_iter().map(|entry| entry.name).collect()).unwrap_or_default();
+    presets.chain::<Vec<String>>(listed).collect()
+}
+
+fn manifest() -> Result<Manifest, ModelError> {
+    const SCHEMA: &str = "ggml-parity.models/1";
+    let file = "corpus/models.toml";
+    let bad = |why: String| ModelError::Manifest { file: file.to_owned(), why };
+    let manifest: Manifest = toml::from_str(MANIFEST).map_err(|error| bad(error.to_string()))?;
+    if manifest.schema != SCHEMA {
+        return Err(bad(format!("schema is `{}`, expected `{SCHEMA}`", manifest.schema)));
+    }
+    Ok(manifest)
+}
+
+/// Where the file of a manifest entry lies; one that is kept in the repository is written from the binary.
+fn locate(entry: &Entry, work: &Path) -> Result<PathBuf, ModelError> {
+    match &entry.file {
+        Some(file) => {
+            let path = work.join(file.file_name().unwrap_or(file.as_os_str()));
+            if !path.exists() {
+                crate::atomic::write_with(&path, |partial| std::fs::write(partial, DREAM_ARITH))
+                    .map_err(|source| ModelError::Io { path: path.clone(), source })?;
+            }
+            Ok(path)
+        }
+        None => {
+            let root = cache::root().map_err(|error| ModelError::Manifest {
+                file: "the cache".to_owned(),
+                why: error.to_string(),
+            })?;
+            let path = root.join("models").join(format!("{}.gguf", entry.name));
+            if path.is_file() { Ok(path) } else { Err(ModelError::NotFetched { name: entry.name.clone(), path }) }
+        }
+    }
+}
+
+fn open(
+    given: &str,
+    path: &Path,
+    name: String,
+    settings: Settings,
+    expected: Option<&str>,
+) -> Result<ResolvedModel, ModelError> {
+    let model = Model::open(path)?;
+    let is = model.file.sha256()?;
+    if let Some(expected) = expected.filter(|expected| *expected != is) {
+        return Err(ModelError::Hash { path: path.to_owned(), is, expected: expected.to_owned() });
+    }
+    Ok(ResolvedModel {
+        name,
+        weights: weight_type(&model),
+        path: path.to_owned(),
+        sha256: is,
+        model,
+        settings,
+        given: given.to_owned(),
+    })
+}
+
+/// The type of a model's weights in one word: the type that most bytes of its matrices have, embedding and
+/// head aside, or the name of a mix of types that the file states.
+fn weight_type(model: &Model) -> String {
+    // llama.cpp's `general.file_type` of mixes, which no single tensor type names.
+    const MIXES: [(u32, &str); 9] = [
+        (10, "q2_k_m"),
+        (11, "q3_k_s"),
+        (12, "q3_k_m"),
+        (13, "q3_k_l"),
+        (14, "q4_k_s"),
+        (15, "q4_k_m"),
+        (16, "q5_k_s"),
+        (17, "q5_k_m"),
+        (18, "q6_k"),
+    ];
+    let mut bytes: BTreeMap<TensorType, u64> = BTreeMap::new();
+    for (_, info) in model.tensors() {
+        if info.shape.len() > 1 && !["token_embd.weight", "output.weight"].contains(&info.name.as_str()) {
+            *bytes.entry(info.ty).or_default() += info.bytes;
+        }
+    }
+    let mixed = bytes.len() > 1;
+    let file_type = model.file.metadata().get("general.file_type").and_then(|v| match v {
+        model_file::Value::U32(n) => Some(*n),
+        _ => None,
+    });
+    match MIXES.iter().find(|(n, _)| mixed && Some(*n) == file_type) {
+        Some((_, name)) => (*name).to_owned(),
+        None => bytes
+            .into_iter()
+            .max_by_key(|(_, bytes)| *bytes)
+            .map_or_else(|| "f32".to_owned(), |(ty, _)| ty.name().to_lowercase()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn presets_manifest_entries_and_paths_resolve() {
+        let work = tempfile::tempdir().unwrap();
+        let dream = resolve("gen-dream", work.path()).unwrap();
+        assert_eq!((dream.name.as_str(), dream.weights.as_str()), ("gen-dream", "f32"));
+        let by_path = resolve(dream.path.to_str().unwrap(), work.path()).unwrap();
+        assert_eq!((by_path.name, by_path.sha256), (dream.name, dream.sha256));
+
+        let arith = resolve("dream-arith", work.path()).unwrap();
+        assert_eq!(arith.weights, "f16");
+        assert_eq!(arith.settings.pad_left, Some(PadLeft { token: "bos".to_owned(), to: 8 }));
+        let again = resolve(arith.path.to_str().unwrap(), work.path()).unwrap();
+        assert_eq!(again.settings, arith.settings, "settings follow the content");
+    }
+
+    #[test]
+    fn an_unknown_model_lists_the_known_ones() {
+        let error = resolve("gen-dreem", Path::new(".")).err().unwrap().to_string();
+        assert!(error.contains("`gen-dreem`") && error.contains("gen-dream") && error.contains("dream-arith"));
+    }
+}

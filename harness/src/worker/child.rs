@@ -1,0 +1,157 @@
+//! The worker's side: `ggml-parity worker`.
+
+use super::execute::{Loaded, execute};
+use super::protocol::{Event, Failure, FailureKind, Job, Probed, ProbedDevice, ProbedFile, RunJob};
+use crate::capture::{DeviceInfo, DeviceKind};
+use crate::plan::DeviceSelector;
+use crate::verdict::ExitCode;
+use ggml_sys::{Device, Ggml, Selection};
+use std::io::{BufRead, Write};
+use std::path::Path;
+
+/// Reads the job from standard input, does it, and says how it goes on standard output.
+#[must_use]
+pub fn main() -> ExitCode {
+    let mut line = String::new();
+    if std::io::stdin().lock().read_line(&mut line).is_err() {
+        return ExitCode::Usage;
+    }
+    let job: Job = match serde_json::from_str(&line) {
+        Ok(job) => job,
+        Err(error) => {
+            eprintln!("worker: the first line of standard input is no job: {error}");
+            return ExitCode::Usage;
+        }
+    };
+    // When the parent is gone there is nobody to work for.
+    std::thread::spawn(|| {
+        let mut rest = String::new();
+        while std::io::stdin().lock().read_line(&mut rest).is_ok_and(|n| n > 0) {
+            rest.clear();
+        }
+        std::process::exit(ExitCode::Worker.code().into());
+    });
+    let done = match job {
+        Job::Probe(folder) => offered(&folder).map(|probed| say(&Event::Probed(probed))),
+        Job::Run(job) => run(&job),
+    };
+    match done {
+        Ok(()) => ExitCode::Success,
+        Err(failure) => {
+            let code = match failure.kind {
+                FailureKind::Environment => ExitCode::Environment,
+                FailureKind::Input => ExitCode::Usage,
+                FailureKind::Unsupported => ExitCode::Incomplete,
+                FailureKind::OutOfMemory | FailureKind::Fault => ExitCode::Worker,
+            };
+            say(&Event::Fatal(failure));
+            code
+        }
+    }
+}
+
+/// One event, one line, at once: the parent must see what was said before a crash.
+fn say(event: &Event) {
+    let line = serde_json::to_string(event).expect("events are plain data");
+    let mut out = std::io::stdout().lock();
+    if writeln!(out, "{line}").and_then(|()| out.flush()).is_err() {
+        std::process::exit(ExitCode::Worker.code().into());
+    }
+}
+
+fn run(job: &RunJob) -> Result<(), Failure> {
+    let selection = match (&job.device.variant, job.device.base.as_str()) {
+        (Some(variant), _) => Selection::CpuVariant(variant.clone()),
+        (None, "CPU") => Selection::Cpu,
+        _ => Selection::Everything,
+    };
+    let ggml = Ggml::open(&job.folder, &selection).map_err(|error| Failure::from(&error))?;
+    let mut loaded: Option<Loaded> = None;
+    for cell in &job.cells {
+        say(&Event::Started(cell.id.clone()));
+        match execute(ggml, job, cell, &mut loaded) {
+            Ok(()) => say(&Event::Finished(cell.id.clone())),
+            Err(failure) => say(&Event::Failed(cell.id.clone(), failure)),
+        }
+    }
+    Ok(())
+}
+
+fn offered(folder: &Path) -> Result<Probed, Failure> {
+    let failure = |error: ggml_sys::Error| Failure::from(&error);
+    let cpu_variants = Ggml::cpu_variants(folder).map_err(failure)?;
+    let ggml = Ggml::open(folder, &Selection::Everything).map_err(failure)?;
+    let devices = ggml.devices();
+    let probed = runtime::DeviceRequest::known(ggml).into_iter().map(|name| {
+        let selector: DeviceSelector = name.parse().map_err(|error| Failure {
+            kind: FailureKind::Environment,
+            message: format!("the build names a device `{name}`: {error}"),
+        })?;
+        let device = devices
+            .iter()
+            .find(|device| device.name() == selector.base)
+            .expect("selectors are made from devices");
+        let (free, _) = device.memory();
+        Ok(ProbedDevice {
+            info: describe(device, &selector),
+            memory_free: (free > 0).then_some(free as u64),
+            features: device.features(),
+            selector,
+        })
+    });
+    Ok(Probed {
+        version: ggml.version().map(str::to_owned),
+        commit: ggml.commit().map(str::to_owned),
+        cpu_variant: ggml.cpu_variant().map(str::to_owned),
+        cpu_variants,
+        devices: probed.collect::<Result<_, Failure>>()?,
+        files: ggml
+            .files()
+            .iter()
+            .map(|file| ProbedFile {
+                path: file.path.clone(),
+                part: file.part.clone(),
+                skipped: file.skipped.clone(),
+            })
+            .collect(),
+        lacks: ggml
+            .optional_functions()
+            .into_iter()
+            .filter(|(_, there)| !there)
+            .map(|(name, _)| name.to_owned())
+            .collect(),
+    })
+}
+
+/// What is known of a device.
+pub(super) fn describe(device: &Device, selector: &DeviceSelector) -> DeviceInfo {
+    let (_, total) = device.memory();
+    let description = device.description();
+    DeviceInfo {
+        selector: selector.to_string(),
+        name: device.name(),
+        kind: match device.kind() {
+            ggml_sys::DeviceKind::Cpu => DeviceKind::Cpu,
+            ggml_sys::DeviceKind::IntegratedGpu => DeviceKind::IntegratedGpu,
+            ggml_sys::DeviceKind::Accelerator => DeviceKind::Accelerator,
+            // Several GPUs that act as one, and whatever comes after them, are held to a GPU's limits.
+            ggml_sys::DeviceKind::Gpu | ggml_sys::DeviceKind::Meta | ggml_sys::DeviceKind::Unknown(_) => {
+                DeviceKind::Gpu
+            }
+        },
+        driver: driver(&description),
+        description,
+        memory_total: (total > 0).then_some(total as u64),
+    }
+}
+
+/// The driver's version, where the system tells it: ggml does not.
+fn driver(description: &str) -> Option<String> {
+    if !description.contains("NVIDIA") {
+        return None;
+    }
+    let text = std::fs::read_to_string("/proc/driver/nvidia/version").ok()?;
+    let line = text.lines().next()?;
+    let version = line.split_whitespace().find(|word| word.starts_with(|c: char| c.is_ascii_digit()) && word.contains('.'))?;
+    Some(format!("NVIDIA {version}"))
+}

@@ -1,0 +1,245 @@
+//! The parent's side: starts workers, follows what they say, and turns their deaths into results of cells.
+
+use super::protocol::{Event, Failure, FailureKind, Job, RunJob};
+use crate::plan::CellId;
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+/// Where and how workers are started.
+#[derive(Debug, Clone)]
+pub struct Workplace {
+    /// The binary, which is this one.
+    pub binary: PathBuf,
+    /// A folder for their standard error.
+    pub folder: PathBuf,
+    /// How long one cell may take.
+    pub time_limit: Duration,
+}
+
+/// How a cell ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ended {
+    /// Its capture is written.
+    Captured,
+    /// The worker said why it could not.
+    Failed(Failure),
+    /// The worker died.
+    Crashed(String),
+    /// It took longer than the limit.
+    TimedOut(Duration),
+}
+
+/// What is told while workers run.
+#[derive(Debug)]
+pub enum Progress<'a> {
+    /// A cell begins.
+    Started(&'a CellId),
+    /// A cell has ended.
+    Ended(&'a CellId, &'a Ended),
+}
+
+/// Lines of a dead worker's standard error that its cell keeps.
+const LAST_LINES: usize = 12;
+
+/// Runs all cells of `job`. A worker that dies or hangs ends the cell it was at; another goes on with the
+/// cells that are left.
+///
+/// # Errors
+/// When a worker cannot be started, or says that build or device are not to be had.
+pub fn run(
+    workplace: &Workplace,
+    job: &RunJob,
+    environment: &BTreeMap<String, String>,
+    mut progress: impl FnMut(Progress<'_>),
+) -> Result<BTreeMap<CellId, Ended>, Failure> {
+    let mut ended = BTreeMap::new();
+    let mut left = job.cells.clone();
+    while !left.is_empty() {
+        let part = Job::Run(RunJob { cells: left.clone(), ..job.clone() });
+        let mut worker = Worker::start(workplace, &part, environment)?;
+        let before = ended.len();
+        let mut current: Option<CellId> = None;
+        let mut fatal = None;
+        let stop = loop {
+            match worker.next(workplace.time_limit) {
+                Said::Event(Event::Started(id)) => {
+                    progress(Progress::Started(&id));
+                    current = Some(id);
+                }
+                Said::Event(Event::Finished(id)) => {
+                    current = None;
+                    end(&mut ended, &mut progress, id, Ended::Captured);
+                }
+                Said::Event(Event::Failed(id, failure)) => {
+                    current = None;
+                    end(&mut ended, &mut progress, id, Ended::Failed(failure));
+                }
+                Said::Event(Event::Fatal(failure)) => fatal = Some(failure),
+                Said::Event(Event::Probed(_)) => {}
+                Said::Nothing => {
+                    worker.kill();
+                    break Ended::TimedOut(workplace.time_limit);
+                }
+                Said::End => break Ended::Crashed(worker.how_it_died()),
+            }
+        };
+        if let Some(failure) = fatal {
+            return Err(failure);
+        }
+        // A worker that dies between cells has died at the next one; so every worker ends at least one cell.
+        let at = current.or_else(|| {
+            left.iter().map(|cell| &cell.id).find(|id| !ended.contains_key(*id)).cloned()
+        });
+        if let Some(id) = at {
+            end(&mut ended, &mut progress, id, stop);
+        }
+        assert!(ended.len() > before, "every worker ends a cell");
+        left.retain(|cell| !ended.contains_key(&cell.id));
+    }
+    Ok(ended)
+}
+
+/// Records how a cell ended.
+fn end(
+    ended: &mut BTreeMap<CellId, Ended>,
+    progress: &mut impl FnMut(Progress<'_>),
+    id: CellId,
+    how: Ended,
+) {
+    progress(Progress::Ended(&id, &how));
+    ended.insert(id, how);
+}
+
+/// Does a job that has one answer.
+pub(super) fn ask(
+    workplace: &Workplace,
+    job: &Job,
+    environment: &BTreeMap<String, String>,
+) -> Result<Event, Failure> {
+    let mut worker = Worker::start(workplace, job, environment)?;
+    match worker.next(workplace.time_limit) {
+        Said::Event(event) => Ok(event),
+        Said::Nothing => {
+            worker.kill();
+            let message = format!("a worker said nothing for {} s", workplace.time_limit.as_secs());
+            Err(Failure { kind: FailureKind::Environment, message })
+        }
+        Said::End => Err(Failure { kind: FailureKind::Environment, message: worker.how_it_died() }),
+    }
+}
+
+/// What a worker said, or that it said nothing in time, or that it is gone.
+enum Said {
+    Event(Event),
+    Nothing,
+    End,
+}
+
+struct Worker {
+    child: Child,
+    events: Receiver<Event>,
+    stderr: PathBuf,
+    started: Instant,
+}
+
+impl Worker {
+    fn start(workplace: &Workplace, job: &Job, environment: &BTreeMap<String, String>) -> Result<Self, Failure> {
+        let fault = |what: &str, error: std::io::Error| Failure {
+            kind: FailureKind::Fault,
+            message: format!("{what}: {error}"),
+        };
+        let log = tempfile::Builder::new()
+            .prefix("worker-")
+            .suffix(".stderr")
+            .tempfile_in(&workplace.folder)
+            .map_err(|error| fault("a file for a worker's standard error", error))?;
+        let (file, stderr) = log.keep().map_err(|error| fault("a file for a worker's standard error", error.error))?;
+        let mut child = Command::new(&workplace.binary)
+            .arg("worker")
+            .envs(environment)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(file)
+            .spawn()
+            .map_err(|error| fault(&format!("starting {}", workplace.binary.display()), error))?;
+        let line = serde_json::to_string(job).expect("jobs are plain data");
+        // A worker that is dead already says so through its output.
+        if let Some(stdin) = &mut child.stdin {
+            let _ = writeln!(stdin, "{line}").and_then(|()| stdin.flush());
+        }
+        let (send, events) = channel();
+        let stdout = child.stdout.take().expect("standard output is piped");
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                // Drivers print to standard output too; what is no event is theirs.
+                if let Ok(event) = serde_json::from_str::<Event>(&line)
+                    && send.send(event).is_err()
+                {
+                    break;
+                }
+            }
+        });
+        Ok(Self { child, events, stderr, started: Instant::now() })
+    }
+
+    fn next(&mut self, limit: Duration) -> Said {
+        match self.events.recv_timeout(limit) {
+            Ok(event) => Said::Event(event),
+            Err(RecvTimeoutError::Timeout) => Said::Nothing,
+            Err(RecvTimeoutError::Disconnected) => Said::End,
+        }
+    }
+
+    fn kill(&mut self) {
+        // It may have ended by itself in the meantime.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// The exit status and the last words of a worker that is gone.
+    fn how_it_died(&mut self) -> String {
+        let status = self.child.wait().map_or_else(|error| error.to_string(), |status| describe(&status));
+        let text = std::fs::read_to_string(&self.stderr).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+        let last = lines[lines.len().saturating_sub(LAST_LINES)..].join(" | ");
+        let after = self.started.elapsed().as_secs_f64();
+        let words = if last.is_empty() { String::new() } else { format!("; its last words: {last}") };
+        format!("the worker ended with {status} after {after:.1} s{words}")
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.kill();
+        // Kept only while it may be quoted.
+        let _ = std::fs::remove_file(&self.stderr);
+    }
+}
+
+fn describe(status: &ExitStatus) -> String {
+    #[cfg(unix)]
+    {
+        use std::os::unix::process::ExitStatusExt;
+        if let Some(signal) = status.signal() {
+            let name = match signal {
+                4 => " (SIGILL)",
+                6 => " (SIGABRT)",
+                7 => " (SIGBUS)",
+                8 => " (SIGFPE)",
+                9 => " (SIGKILL)",
+                11 => " (SIGSEGV)",
+                15 => " (SIGTERM)",
+                _ => "",
+            };
+            return format!("signal {signal}{name}");
+        }
+    }
+    match status.code() {
+        Some(code) => format!("exit code {code}"),
+        None => "no exit code".to_owned(),
+    }
+}

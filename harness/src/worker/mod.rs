@@ -1,0 +1,19 @@
+//! Workers: one process for one ggml build and one device.
+//!
+//! ggml ends the process on many faults, and two builds cannot share an address space, so the parent never
+//! opens ggml itself. It starts the same binary as `ggml-parity worker`, hands it a [`Job`] as the first line
+//! of standard input, and reads [`Event`]s, one JSON document a line, from its standard output. Standard
+//! input stays open: when it closes, the parent is gone and the worker ends.
+//!
+//! [`dispatch`] is the parent's side, [`child`] the worker's; [`execute`] runs one case into a capture.
+
+pub mod child;
+pub mod dispatch;
+mod execute;
+pub mod probe;
+mod protocol;
+
+pub(crate) use execute::switches;
+pub use dispatch::{Ended, Progress, Workplace, run};
+pub use probe::probe;
+pub use protocol::{Event, Failure, FailureKind, Job, JobCell, Probed, ProbedDevice, ProbedFile, RunJob};

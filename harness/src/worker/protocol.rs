@@ -1,0 +1,165 @@
+//! What parent and worker say to each other.
+
+use crate::capture::{BuildInfo, DeviceInfo, ModelInfo};
+use crate::named::named_enum;
+use crate::plan::CellId;
+use crate::plan::DeviceSelector;
+use crate::plan::inputs::Inputs;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// What a worker is to do.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Job {
+    /// Say which devices the build in this folder offers.
+    Probe(PathBuf),
+    /// Run cells.
+    Run(RunJob),
+}
+
+/// Cells to run, in order.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RunJob {
+    /// The folder of the build.
+    pub folder: PathBuf,
+    /// The build, for the captures.
+    pub build: BuildInfo,
+    /// The device; its `build` is empty.
+    pub device: DeviceSelector,
+    /// CPU threads of cells that do not say.
+    pub threads: usize,
+    /// The cells.
+    pub cells: Vec<JobCell>,
+}
+
+/// One cell to run.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct JobCell {
+    /// Its id.
+    pub id: CellId,
+    /// The model file.
+    pub path: PathBuf,
+    /// The model, for the capture.
+    pub model: ModelInfo,
+    /// What to compute on.
+    pub inputs: Inputs,
+    /// The reference's capture, whose trajectory is imposed; none for the reference itself.
+    pub replay: Option<PathBuf>,
+    /// Where the capture goes.
+    pub capture: PathBuf,
+}
+
+/// What a worker says.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Event {
+    /// The answer to [`Job::Probe`].
+    Probed(Probed),
+    /// A cell has begun.
+    Started(CellId),
+    /// Its capture is written.
+    Finished(CellId),
+    /// It has failed; the next one follows.
+    Failed(CellId, Failure),
+    /// The worker cannot do its job at all.
+    Fatal(Failure),
+}
+
+/// Why something failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// Of which kind it is.
+    pub kind: FailureKind,
+    /// What happened, in one line.
+    pub message: String,
+}
+
+named_enum! {
+    /// Kinds of failure, as verdicts and exit codes tell them apart.
+    pub enum FailureKind as "failure" {
+        /// A file or a request is wrong.
+        Input = "input",
+        /// No such build or device, or a library that does not load.
+        Environment = "environment",
+        /// The build or device lacks what the case needs.
+        Unsupported = "unsupported",
+        /// Memory is short.
+        OutOfMemory = "out-of-memory",
+        /// ggml reported a fault.
+        Fault = "fault",
+    }
+}
+
+/// What a build offers on this machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Probed {
+    /// ggml's version, where the build states one.
+    pub version: Option<String>,
+    /// The commit, where the build states one.
+    pub commit: Option<String>,
+    /// The CPU variant in use, where there are several.
+    pub cpu_variant: Option<String>,
+    /// The CPU variants that run here, best first.
+    pub cpu_variants: Vec<String>,
+    /// Every selector there is, in ggml's order, with its device.
+    pub devices: Vec<ProbedDevice>,
+    /// The libraries that were looked at.
+    pub files: Vec<ProbedFile>,
+    /// Functions of newer builds that this one lacks.
+    pub lacks: Vec<String>,
+}
+
+/// A device that a build offers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProbedDevice {
+    /// How to select it.
+    pub selector: DeviceSelector,
+    /// What it is.
+    pub info: DeviceInfo,
+    /// Free memory in bytes, where the backend tells it.
+    pub memory_free: Option<u64>,
+    /// What the backend says of itself.
+    pub features: Vec<(String, String)>,
+}
+
+/// A library of a build.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProbedFile {
+    /// Where it lies.
+    pub path: PathBuf,
+    /// Its part, as `base` or `cpu-zen4`.
+    pub part: String,
+    /// Why it was not loaded.
+    pub skipped: Option<String>,
+}
+
+impl From<&runtime::Error> for Failure {
+    fn from(error: &runtime::Error) -> Self {
+        use runtime::Error as E;
+        let kind = match error {
+            E::Ggml(ggml) => return Self::from(ggml),
+            E::Model(_) | E::Input(_) | E::CacheFull { .. } => FailureKind::Input,
+            E::UnknownDevice { .. } => FailureKind::Environment,
+            E::UnsupportedNode { .. } => FailureKind::Unsupported,
+        };
+        Self { kind, message: error.to_string() }
+    }
+}
+
+impl From<&ggml_sys::Error> for Failure {
+    fn from(error: &ggml_sys::Error) -> Self {
+        use ggml_sys::Error as E;
+        let kind = match error {
+            E::NotABuild { .. }
+            | E::Load { .. }
+            | E::MissingSymbol { .. }
+            | E::Abi { .. }
+            | E::AlreadyOpen { .. } => FailureKind::Environment,
+            E::Unsupported { .. } => FailureKind::Unsupported,
+            E::OutOfMemory { .. } => FailureKind::OutOfMemory,
+            E::Call { .. } => FailureKind::Fault,
+        };
+        Self { kind, message: error.to_string() }
+    }
+}
