@@ -105,8 +105,7 @@ impl Build {
     #[must_use]
     pub fn selectors(&self) -> Vec<DeviceSelector> {
         let variants = self.probed.cpu_variants.iter().filter(|_| self.probed.cpu_variants.len() > 1);
-        let variants =
-            variants.map(|v| DeviceSelector { variant: Some(v.clone()), ..DeviceSelector::cpu() });
+        let variants = variants.map(|v| DeviceSelector { variant: Some(v.clone()), ..DeviceSelector::cpu() });
         self.probed.devices.iter().map(|device| device.selector.clone()).chain(variants).collect()
     }
 
@@ -196,7 +195,8 @@ pub fn run(
         let reference = arm.compute(&DeviceSelector::cpu(), &references, None)?;
         let devices: BTreeSet<&DeviceSelector> = declared.iter().map(|id| &id.device).collect();
         for device in devices {
-            let mine: Vec<CellId> = declared.iter().filter(|id| id.device == *device).map(|&id| id.clone()).collect();
+            let mine: Vec<CellId> =
+                declared.iter().filter(|id| id.device == *device).map(|&id| id.clone()).collect();
             // Nothing to compare with: the device need not run.
             let runnable: Vec<CellId> = mine
                 .iter()
@@ -255,8 +255,9 @@ impl<P: FnMut(Progress<'_>)> Arm<'_, P> {
         let mut job_cells = Vec::new();
         for id in cells {
             let (model, inputs) = self.inputs(&id.case)?;
-            let replay =
-                reference.as_ref().map(|device| capture_path(self.folders, &CellId { device: device.clone(), ..id.clone() }));
+            let replay = reference
+                .as_ref()
+                .map(|device| capture_path(self.folders, &CellId { device: device.clone(), ..id.clone() }));
             job_cells.push(JobCell {
                 id: id.clone(),
                 path: model.path.clone(),
@@ -289,14 +290,19 @@ impl<P: FnMut(Progress<'_>)> Arm<'_, P> {
 }
 
 fn model_of<'a>(plan: &'a Plan, case: &Case) -> Result<&'a ResolvedModel, RunError> {
-    plan.models
-        .iter()
-        .find(|model| model.name == case.model && model.weights == case.weights)
-        .ok_or_else(|| RunError::Usage(format!("case {case}: no model {} of weight type {}", case.model, case.weights)))
+    plan.models.iter().find(|model| model.name == case.model && model.weights == case.weights).ok_or_else(
+        || RunError::Usage(format!("case {case}: no model {} of weight type {}", case.model, case.weights)),
+    )
 }
 
 /// What becomes of a cell whose arms have ended.
-fn cell(plan: &Plan, build: &Build, folders: &Folders, id: CellId, how: &Outcomes<'_>) -> Result<Cell, RunError> {
+fn cell(
+    plan: &Plan,
+    build: &Build,
+    folders: &Folders,
+    id: CellId,
+    how: &Outcomes<'_>,
+) -> Result<Cell, RunError> {
     let mut cell = Cell::new(id.clone());
     let reference_id = reference_of(&id);
     cell.reference = Some(reference_id.to_string());

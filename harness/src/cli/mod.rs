@@ -62,8 +62,9 @@ impl From<crate::builds::BuildError> for Failed {
 
 /// Workers are this binary; their standard error goes to `folder`.
 fn workplace(folder: &Path, time_limit: Duration) -> Result<Workplace, Failed> {
-    let binary = std::env::current_exe()
-        .map_err(|error| Failed::new(ExitCode::Environment, format!("this binary cannot be found: {error}")))?;
+    let binary = std::env::current_exe().map_err(|error| {
+        Failed::new(ExitCode::Environment, format!("this binary cannot be found: {error}"))
+    })?;
     Ok(Workplace { binary, folder: folder.to_owned(), time_limit })
 }
 

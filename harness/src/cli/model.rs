@@ -53,7 +53,10 @@ pub(super) fn main(command: &Command) -> Result<ExitCode, Failed> {
         Command::Generate { name: Some(name), out, seed } => {
             let mut spec = GenerateSpec::preset(name).ok_or_else(|| {
                 let known: Vec<&str> = model_file::presets().iter().map(|spec| spec.name.as_str()).collect();
-                Failed::new(ExitCode::Usage, format!("no generated model `{name}`; known: {}", known.join(", ")))
+                Failed::new(
+                    ExitCode::Usage,
+                    format!("no generated model `{name}`; known: {}", known.join(", ")),
+                )
             })?;
             spec.seed = seed.unwrap_or(spec.seed);
             let out = out.clone().unwrap_or_else(|| PathBuf::from(format!("{name}.gguf")));
@@ -78,9 +81,8 @@ fn inspect(model: &Model, tensors: bool) -> String {
         file.file_len(),
         file.alignment()
     );
-    let biases = tensor_table(h)
-        .iter()
-        .any(|spec| spec.name.ends_with(".bias") && file.tensor(&spec.name).is_some());
+    let biases =
+        tensor_table(h).iter().any(|spec| spec.name.ends_with(".bias") && file.tensor(&spec.name).is_some());
     out += &format!(
         "architecture {} ({:?} keys), {} layers, {} wide, feed-forward {}, {}/{} heads of {}, vocabulary {}\n",
         h.architecture.name(),
@@ -128,7 +130,13 @@ fn inspect(model: &Model, tensors: bool) -> String {
     if tensors {
         out += "\n";
         for tensor in file.tensors() {
-            out += &format!("  {:<32} {:<8} {:?} at {}\n", tensor.name, tensor.ty.name(), tensor.shape, tensor.offset);
+            out += &format!(
+                "  {:<32} {:<8} {:?} at {}\n",
+                tensor.name,
+                tensor.ty.name(),
+                tensor.shape,
+                tensor.offset
+            );
         }
     }
     out
@@ -148,6 +156,8 @@ fn short(value: &Value) -> String {
             let cut: String = text.chars().take(LONGEST).collect();
             if cut.len() < text.len() { format!("\"{cut}…\"") } else { format!("\"{cut}\"") }
         }
-        other => format!("{other:?}").split_once('(').map_or_else(String::new, |(_, v)| v.trim_end_matches(')').to_owned()),
+        other => format!("{other:?}")
+            .split_once('(')
+            .map_or_else(String::new, |(_, v)| v.trim_end_matches(')').to_owned()),
     }
 }

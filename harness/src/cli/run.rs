@@ -167,7 +167,8 @@ fn declare(args: &Args, builds: &[Build], models: &[ResolvedModel]) -> Result<Ve
     for model in models {
         let modes = if args.mode.is_empty() { matrix::default_modes(model) } else { args.mode.clone() };
         // With several models a mode applies to those that have it; a single one must.
-        let fitting: Vec<Mode> = modes.iter().copied().filter(|&mode| matrix::has_mode(model, mode)).collect();
+        let fitting: Vec<Mode> =
+            modes.iter().copied().filter(|&mode| matrix::has_mode(model, mode)).collect();
         if fitting.is_empty() && models.len() == 1 {
             let modes: Vec<&str> = modes.iter().map(|mode| mode.name()).collect();
             return Err(RunError::Usage(format!(
@@ -177,7 +178,9 @@ fn declare(args: &Args, builds: &[Build], models: &[ResolvedModel]) -> Result<Ve
                 modes.join(", ")
             )));
         }
-        cases.extend(fitting.into_iter().map(|mode| matrix::case(model, mode, args.options.unwrap_or_default())));
+        cases.extend(
+            fitting.into_iter().map(|mode| matrix::case(model, mode, args.options.unwrap_or_default())),
+        );
     }
     let mut cells = Vec::new();
     for build in builds {

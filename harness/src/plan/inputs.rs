@@ -66,7 +66,13 @@ pub fn inputs(model: &ResolvedModel, case: &Case, wishes: &Wishes) -> Result<Inp
         (false, Mode::Prefill) => (length, 0),
         (false, _) => (length, follow.unwrap_or(DEFAULT_GENERATE)),
     };
-    Ok(Inputs { prompt: random_tokens(model, prompt), follow, steps: steps(follow), schedule, is_text: false })
+    Ok(Inputs {
+        prompt: random_tokens(model, prompt),
+        follow,
+        steps: steps(follow),
+        schedule,
+        is_text: false,
+    })
 }
 
 fn tokenise(model: &ResolvedModel, text: &str) -> Result<Vec<u32>, ModelError> {

@@ -43,7 +43,10 @@ pub fn default_devices(offered: &[DeviceSelector], variants: &[String]) -> Vec<D
 /// The cells of `cases` on `devices`, case by case.
 #[must_use]
 pub fn cells(cases: &[Case], build: &str, devices: &[DeviceSelector]) -> Vec<CellId> {
-    cases.iter().flat_map(|case| devices.iter().map(|device| CellId::new(case.clone(), build, device))).collect()
+    cases
+        .iter()
+        .flat_map(|case| devices.iter().map(|device| CellId::new(case.clone(), build, device)))
+        .collect()
 }
 
 /// The case of `model` in `mode`.

@@ -189,7 +189,8 @@ pub fn resolve(given: &str, work: &Path) -> Result<ResolvedModel, ModelError> {
 /// The names that [`resolve`] knows beside paths.
 pub fn known() -> Vec<String> {
     let presets = model_file::presets().iter().map(|spec| spec.name.clone());
-    let listed = manifest().map(|m| m.model.into_iter().map(|entry| entry.name).collect()).unwrap_or_default();
+    let listed =
+        manifest().map(|m| m.model.into_iter().map(|entry| entry.name).collect()).unwrap_or_default();
     presets.chain::<Vec<String>>(listed).collect()
 }
 
@@ -221,7 +222,11 @@ fn locate(entry: &Entry, work: &Path) -> Result<PathBuf, ModelError> {
                 why: error.to_string(),
             })?;
             let path = root.join("models").join(format!("{}.gguf", entry.name));
-            if path.is_file() { Ok(path) } else { Err(ModelError::NotFetched { name: entry.name.clone(), path }) }
+            if path.is_file() {
+                Ok(path)
+            } else {
+                Err(ModelError::NotFetched { name: entry.name.clone(), path })
+            }
         }
     }
 }
@@ -306,6 +311,8 @@ mod tests {
     #[test]
     fn an_unknown_model_lists_the_known_ones() {
         let error = resolve("gen-dreem", Path::new(".")).err().unwrap().to_string();
-        assert!(error.contains("`gen-dreem`") && error.contains("gen-dream") && error.contains("dream-arith"));
+        assert!(
+            error.contains("`gen-dreem`") && error.contains("gen-dream") && error.contains("dream-arith")
+        );
     }
 }

@@ -152,6 +152,8 @@ fn driver(description: &str) -> Option<String> {
     }
     let text = std::fs::read_to_string("/proc/driver/nvidia/version").ok()?;
     let line = text.lines().next()?;
-    let version = line.split_whitespace().find(|word| word.starts_with(|c: char| c.is_ascii_digit()) && word.contains('.'))?;
+    let version = line
+        .split_whitespace()
+        .find(|word| word.starts_with(|c: char| c.is_ascii_digit()) && word.contains('.'))?;
     Some(format!("NVIDIA {version}"))
 }

@@ -91,9 +91,8 @@ pub fn run(
             return Err(failure);
         }
         // A worker that dies between cells has died at the next one; so every worker ends at least one cell.
-        let at = current.or_else(|| {
-            left.iter().map(|cell| &cell.id).find(|id| !ended.contains_key(*id)).cloned()
-        });
+        let at =
+            current.or_else(|| left.iter().map(|cell| &cell.id).find(|id| !ended.contains_key(*id)).cloned());
         if let Some(id) = at {
             end(&mut ended, &mut progress, id, stop);
         }
@@ -104,12 +103,7 @@ pub fn run(
 }
 
 /// Records how a cell ended.
-fn end(
-    ended: &mut BTreeMap<CellId, Ended>,
-    progress: &mut impl FnMut(Progress<'_>),
-    id: CellId,
-    how: Ended,
-) {
+fn end(ended: &mut BTreeMap<CellId, Ended>, progress: &mut impl FnMut(Progress<'_>), id: CellId, how: Ended) {
     progress(Progress::Ended(&id, &how));
     ended.insert(id, how);
 }
@@ -147,7 +141,11 @@ struct Worker {
 }
 
 impl Worker {
-    fn start(workplace: &Workplace, job: &Job, environment: &BTreeMap<String, String>) -> Result<Self, Failure> {
+    fn start(
+        workplace: &Workplace,
+        job: &Job,
+        environment: &BTreeMap<String, String>,
+    ) -> Result<Self, Failure> {
         let fault = |what: &str, error: std::io::Error| Failure {
             kind: FailureKind::Fault,
             message: format!("{what}: {error}"),
@@ -157,7 +155,8 @@ impl Worker {
             .suffix(".stderr")
             .tempfile_in(&workplace.folder)
             .map_err(|error| fault("a file for a worker's standard error", error))?;
-        let (file, stderr) = log.keep().map_err(|error| fault("a file for a worker's standard error", error.error))?;
+        let (file, stderr) =
+            log.keep().map_err(|error| fault("a file for a worker's standard error", error.error))?;
         let mut child = Command::new(&workplace.binary)
             .arg("worker")
             .envs(environment)

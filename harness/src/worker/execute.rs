@@ -49,7 +49,8 @@ pub(super) fn execute(
     let text = match text_tokens.filter(|_| cell.inputs.is_text) {
         None => None,
         Some(tokens) => {
-            let tokenizer = Tokenizer::from_gguf(&loaded.model.file).map_err(|e| Failure::from(&runtime::Error::from(e)))?;
+            let tokenizer = Tokenizer::from_gguf(&loaded.model.file)
+                .map_err(|e| Failure::from(&runtime::Error::from(e)))?;
             let end = tokens.iter().position(|t| tokenizer.eog_ids().contains(t)).unwrap_or(tokens.len());
             Some(tokenizer.decode(&tokens[..end]))
         }
@@ -201,7 +202,9 @@ fn generate(session: &mut Session, cell: &JobCell, writer: &mut CaptureWriter) -
     });
     let free = match given {
         None => forced,
-        Some(_) => masked::generate(session, &inputs.prompt, plan, None, |_| {}).map_err(|e| Failure::from(&e))?,
+        Some(_) => {
+            masked::generate(session, &inputs.prompt, plan, None, |_| {}).map_err(|e| Failure::from(&e))?
+        }
     };
     writer.greedy(&signed(&free.tokens));
     writer.greedy_margin(&margins(&free));
@@ -272,7 +275,10 @@ fn unsigned(path: &std::path::Path, values: &[i32]) -> Result<Vec<u32>, Failure>
     let convert = |&v: &i32| {
         u32::try_from(v).map_err(|_| Failure {
             kind: FailureKind::Input,
-            message: format!("the reference {} holds the negative token, step or position {v}", path.display()),
+            message: format!(
+                "the reference {} holds the negative token, step or position {v}",
+                path.display()
+            ),
         })
     };
     values.iter().map(convert).collect()
@@ -280,5 +286,7 @@ fn unsigned(path: &std::path::Path, values: &[i32]) -> Result<Vec<u32>, Failure>
 
 /// The environment switches that change what backends do.
 pub(crate) fn switches() -> BTreeMap<String, String> {
-    std::env::vars().filter(|(name, _)| ["GGML_", "VK_", "CUDA_"].iter().any(|p| name.starts_with(p))).collect()
+    std::env::vars()
+        .filter(|(name, _)| ["GGML_", "VK_", "CUDA_"].iter().any(|p| name.starts_with(p)))
+        .collect()
 }

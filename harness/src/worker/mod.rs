@@ -13,7 +13,7 @@ mod execute;
 pub mod probe;
 mod protocol;
 
-pub(crate) use execute::switches;
 pub use dispatch::{Ended, Progress, Workplace, run};
+pub(crate) use execute::switches;
 pub use probe::probe;
 pub use protocol::{Event, Failure, FailureKind, Job, JobCell, Probed, ProbedDevice, ProbedFile, RunJob};

@@ -69,11 +69,19 @@ pub(crate) fn check(api: &Api) -> Result<(), String> {
             expect("src[0]", format!("{:?}", (*sum).src[0]), format!("{a:?}"))?;
             expect("src[1]", format!("{:?}", (*sum).src[1]), format!("{b:?}"))?;
             expect("src[2]", format!("{:?}", (*sum).src[2]), format!("{:?}", ptr::null_mut::<RawTensor>()))?;
-            expect("the op of add", CStr::from_ptr((api.ggml_op_desc)(sum)).to_string_lossy().into(), "ADD".into())?;
+            expect(
+                "the op of add",
+                CStr::from_ptr((api.ggml_op_desc)(sum)).to_string_lossy().into(),
+                "ADD".into(),
+            )?;
             let view = (api.ggml_view_2d)(ctx, a, 2, 5, 12, 4);
             expect("view_src", format!("{:?}", (*view).view_src), format!("{a:?}"))?;
             expect("view_offs", (*view).view_offs.to_string(), "4".into())?;
-            expect("nb of a view", format!("{:?}", [(*view).nb[0], (*view).nb[1]]), format!("{:?}", [4, 12]))?;
+            expect(
+                "nb of a view",
+                format!("{:?}", [(*view).nb[0], (*view).nb[1]]),
+                format!("{:?}", [4, 12]),
+            )?;
             (api.ggml_set_output)(sum);
             expect("flags of an output", (*sum).flags.to_string(), "2".into())
         })();

@@ -19,7 +19,9 @@ impl BufferType {
     #[must_use]
     pub fn name(&self) -> String {
         // SAFETY: buffer types are static; the name is a static string.
-        unsafe { CStr::from_ptr((self.ggml.api.ggml_backend_buft_name)(self.ptr)) }.to_string_lossy().into_owned()
+        unsafe { CStr::from_ptr((self.ggml.api.ggml_backend_buft_name)(self.ptr)) }
+            .to_string_lossy()
+            .into_owned()
     }
 
     /// Whether the memory can be read by the host.
@@ -76,7 +78,10 @@ impl Backend {
         // SAFETY: a device of this build; null means no parameters.
         let ptr = unsafe { (device.ggml.api.ggml_backend_dev_init)(device.ptr, std::ptr::null()) };
         if ptr.is_null() {
-            return Err(Error::Call { call: "ggml_backend_dev_init", why: format!("device {}", device.name()) });
+            return Err(Error::Call {
+                call: "ggml_backend_dev_init",
+                why: format!("device {}", device.name()),
+            });
         }
         Ok(Self { ggml: device.ggml, ptr, device })
     }

@@ -65,8 +65,9 @@ impl Context {
         };
         let mem_size = tensor * tensors + if graph_size > 0 { graph } else { 0 };
         // SAFETY: plain parameters; ggml owns the memory.
-        let ptr =
-            unsafe { (ggml.api.ggml_init)(InitParams { mem_size, mem_buffer: ptr::null_mut(), no_alloc: true }) };
+        let ptr = unsafe {
+            (ggml.api.ggml_init)(InitParams { mem_size, mem_buffer: ptr::null_mut(), no_alloc: true })
+        };
         if ptr.is_null() {
             return Err(Error::OutOfMemory { what: format!("a ggml context of {mem_size} bytes") });
         }
@@ -212,7 +213,8 @@ impl Ggml {
     #[must_use]
     pub fn quantize(&self, dtype: DType, values: &[f32], row: usize) -> Vec<u8> {
         assert!(row > 0 && values.len().is_multiple_of(row), "{} values in rows of {row}", values.len());
-        let (n, rows) = (i64::try_from(row).expect("small"), i64::try_from(values.len() / row).expect("small"));
+        let (n, rows) =
+            (i64::try_from(row).expect("small"), i64::try_from(values.len() / row).expect("small"));
         // SAFETY: a pure function of a type in use.
         let row_bytes = unsafe { (self.api.ggml_row_size)(dtype.raw(), n) };
         let mut out = vec![0u8; row_bytes * (values.len() / row)];

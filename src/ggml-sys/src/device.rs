@@ -100,7 +100,9 @@ impl Device {
         match number {
             0 => DeviceKind::Cpu,
             1 => DeviceKind::Gpu,
-            2 if ["BLAS", "AMX", "ZenDNN", "zDNN"].contains(&self.registry().as_str()) => DeviceKind::Accelerator,
+            2 if ["BLAS", "AMX", "ZenDNN", "zDNN"].contains(&self.registry().as_str()) => {
+                DeviceKind::Accelerator
+            }
             2 => DeviceKind::IntegratedGpu,
             3 => DeviceKind::Accelerator,
             4 => DeviceKind::Meta,

@@ -75,7 +75,15 @@ impl Ggml {
             let symbol = CString::new(name).expect("names have no zero byte");
             [&base, &core].into_iter().find_map(|library| {
                 // SAFETY: only the address is taken; `Api::fill` gives it the type that belongs to the name.
-                unsafe { Some(library.get::<*const c_void>(symbol.as_bytes_with_nul()).ok()?.try_as_raw_ptr()?.cast_const()) }
+                unsafe {
+                    Some(
+                        library
+                            .get::<*const c_void>(symbol.as_bytes_with_nul())
+                            .ok()?
+                            .try_as_raw_ptr()?
+                            .cast_const(),
+                    )
+                }
             })
         };
         let version = find_symbol("ggml_version").map(call_text);
@@ -118,7 +126,10 @@ impl Ggml {
                     folder: self.folder.clone(),
                     why: format!(
                         "no CPU variant '{variant}'; there are: {}",
-                        cpu.iter().map(|(name, _)| name.trim_start_matches("cpu-")).collect::<Vec<_>>().join(", ")
+                        cpu.iter()
+                            .map(|(name, _)| name.trim_start_matches("cpu-"))
+                            .collect::<Vec<_>>()
+                            .join(", ")
                     ),
                 })?;
                 Some((part.clone(), file.1.clone()))
@@ -133,7 +144,9 @@ impl Ggml {
             self.cpu_variant = part.strip_prefix("cpu-").map(str::to_owned);
         }
         if self.selection == Selection::Everything {
-            for (part, files) in parts.iter().filter(|(part, _)| *part != "base" && *part != "core" && !is_cpu(part)) {
+            for (part, files) in
+                parts.iter().filter(|(part, _)| *part != "base" && *part != "core" && !is_cpu(part))
+            {
                 self.load_backend(part, &files[0]);
             }
         }
@@ -148,11 +161,13 @@ impl Ggml {
             // Linked into the core: present without being loaded.
             Ok(library) if !exports(&library, c"ggml_backend_init") => {}
             Ok(_library) => {
-                let name = CString::new(path.as_os_str().as_encoded_bytes()).expect("paths have no zero byte");
+                let name =
+                    CString::new(path.as_os_str().as_encoded_bytes()).expect("paths have no zero byte");
                 // SAFETY: a terminated path; ggml keeps the library open for the life of the process.
                 let reg = unsafe { (self.api.ggml_backend_load)(name.as_ptr()) };
                 if reg.is_null() {
-                    file.skipped = Some("ggml refused it (not for this processor, or of another version)".to_owned());
+                    file.skipped =
+                        Some("ggml refused it (not for this processor, or of another version)".to_owned());
                 }
             }
         }
@@ -167,7 +182,9 @@ impl Ggml {
             if n == 0 {
                 return Err(not_a_build("the libraries load, but offer no device".to_owned()));
             }
-            (0..n).filter(|&i| (self.api.ggml_backend_dev_type)((self.api.ggml_backend_dev_get)(i)) == 0).count()
+            (0..n)
+                .filter(|&i| (self.api.ggml_backend_dev_type)((self.api.ggml_backend_dev_get)(i)) == 0)
+                .count()
         };
         if cpus != 1 {
             return Err(not_a_build(format!("{cpus} {} devices, expected one", DeviceKind::Cpu.name())));
@@ -214,7 +231,10 @@ impl Ggml {
     /// The error for an optional function this build lacks.
     #[must_use]
     pub fn lacks(&self, symbol: &'static str) -> Error {
-        Error::Unsupported { version: self.version.clone().unwrap_or_else(|| "of unknown version".to_owned()), symbol }
+        Error::Unsupported {
+            version: self.version.clone().unwrap_or_else(|| "of unknown version".to_owned()),
+            symbol,
+        }
     }
 
     /// The CPU variants that lie in `folder`, best for this machine first, and only those that run here.
@@ -250,7 +270,8 @@ fn is_cpu(part: &str) -> bool {
 /// The part of a ggml build that a file name stands for: `libggml-base.so.0` is `base`, `libggml.so` and
 /// `libggml.b6673.so` are `core`, `ggml-vulkan.dll` is `vulkan`.
 fn part_of(name: &str) -> Option<String> {
-    let is_library = name.ends_with(".so") || name.ends_with(".dylib") || name.ends_with(".dll") || name.contains(".so.");
+    let is_library =
+        name.ends_with(".so") || name.ends_with(".dylib") || name.ends_with(".dll") || name.contains(".so.");
     let rest = name.strip_prefix("lib").unwrap_or(name).strip_prefix("ggml")?;
     if !is_library {
         return None;
@@ -280,7 +301,9 @@ fn find(folder: &Path) -> Result<BTreeMap<String, Vec<PathBuf>>, Error> {
             entries.sort();
             seen += entries.len();
             if seen > ENTRIES {
-                return Err(not_a_build(format!("more than {ENTRIES} entries; name the folder of the libraries")));
+                return Err(not_a_build(format!(
+                    "more than {ENTRIES} entries; name the folder of the libraries"
+                )));
             }
             for path in entries {
                 if path.is_dir() {
@@ -299,7 +322,10 @@ fn find(folder: &Path) -> Result<BTreeMap<String, Vec<PathBuf>>, Error> {
     for part in ["base", "core"] {
         if !parts.contains_key(part) {
             let name = if part == "base" { "libggml-base" } else { "libggml" };
-            return Err(not_a_build(format!("no {name} (.so, .dylib or .dll) in it or {} folders below", DEPTH - 1)));
+            return Err(not_a_build(format!(
+                "no {name} (.so, .dylib or .dll) in it or {} folders below",
+                DEPTH - 1
+            )));
         }
     }
     Ok(parts)
@@ -328,10 +354,12 @@ fn base_of(folder: &Path, core: &Path, parts: &BTreeMap<String, Vec<PathBuf>>) -
             bytes.windows(needle.len()).any(|w| w == needle)
         })
     };
-    candidates.iter().find(recorded).or(candidates.first()).cloned().ok_or_else(|| Error::NotABuild {
-        folder: folder.to_owned(),
-        why: "no libggml-base".to_owned(),
-    })
+    candidates
+        .iter()
+        .find(recorded)
+        .or(candidates.first())
+        .cloned()
+        .ok_or_else(|| Error::NotABuild { folder: folder.to_owned(), why: "no libggml-base".to_owned() })
 }
 
 fn open_library(path: &Path) -> Result<Library, Error> {

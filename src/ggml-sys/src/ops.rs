@@ -53,7 +53,9 @@ impl Context {
     #[must_use]
     pub fn permute(&self, a: &Tensor, axes: [i32; 4]) -> Tensor {
         // SAFETY: a live tensor of this build; ggml checks the axes.
-        self.own(&[a], |api, ctx| unsafe { (api.ggml_permute)(ctx, a.ptr, axes[0], axes[1], axes[2], axes[3]) })
+        self.own(&[a], |api, ctx| unsafe {
+            (api.ggml_permute)(ctx, a.ptr, axes[0], axes[1], axes[2], axes[3])
+        })
     }
 
     /// The same data as `[ne0, ne1]`.
@@ -120,7 +122,19 @@ impl Context {
         // attention factor 1; the betas are then unused.
         self.own(&sources, |api, ctx| unsafe {
             (api.ggml_rope_ext)(
-                ctx, a.ptr, positions.ptr, raw(factors), p.dims, mode, 0, p.freq_base, 1.0, 0.0, 1.0, 32.0, 1.0,
+                ctx,
+                a.ptr,
+                positions.ptr,
+                raw(factors),
+                p.dims,
+                mode,
+                0,
+                p.freq_base,
+                1.0,
+                0.0,
+                1.0,
+                32.0,
+                1.0,
             )
         })
     }
@@ -128,7 +142,14 @@ impl Context {
     /// Flash attention: `q [head_dim, n, heads]`, `k`, `v` `[head_dim, n_kv, kv_heads]`, F16 `mask`; the
     /// result is `[head_dim, heads, n]`.
     #[must_use]
-    pub fn flash_attention(&self, q: &Tensor, k: &Tensor, v: &Tensor, mask: Option<&Tensor>, scale: f32) -> Tensor {
+    pub fn flash_attention(
+        &self,
+        q: &Tensor,
+        k: &Tensor,
+        v: &Tensor,
+        mask: Option<&Tensor>,
+        scale: f32,
+    ) -> Tensor {
         let sources: Vec<&Tensor> = [q, k, v].into_iter().chain(mask).collect();
         // SAFETY: live tensors of this build; ggml checks shapes.
         self.own(&sources, |api, ctx| unsafe {

@@ -72,7 +72,11 @@ impl Scheduler {
         let done = unsafe {
             (api.ggml_backend_sched_reset)(inner.ptr);
             for (node, backend) in pins {
-                (api.ggml_backend_sched_set_tensor_backend)(inner.ptr, node.ptr, inner.backends[*backend].ptr);
+                (api.ggml_backend_sched_set_tensor_backend)(
+                    inner.ptr,
+                    node.ptr,
+                    inner.backends[*backend].ptr,
+                );
             }
             (api.ggml_backend_sched_alloc_graph)(inner.ptr, graph.ptr)
         };
@@ -91,7 +95,10 @@ impl Scheduler {
         const CALL: &str = "ggml_backend_sched_graph_compute";
         let allocated = matches!(&*graph.ctx.schedule.borrow(), Some((s, _)) if Rc::ptr_eq(s, &self.inner));
         if !allocated {
-            return Err(Error::Call { call: CALL, why: "the graph has no memory of this scheduler".to_owned() });
+            return Err(Error::Call {
+                call: CALL,
+                why: "the graph has no memory of this scheduler".to_owned(),
+            });
         }
         graph.ctx.check_allocated(CALL)?;
         // SAFETY: a live scheduler and the graph it allocated.
@@ -124,7 +131,10 @@ impl Scheduler {
     pub fn compute_bytes(&self, i: usize) -> usize {
         // SAFETY: a live scheduler and one of its backends.
         unsafe {
-            (self.inner.ggml.api.ggml_backend_sched_get_buffer_size)(self.inner.ptr, self.inner.backends[i].ptr)
+            (self.inner.ggml.api.ggml_backend_sched_get_buffer_size)(
+                self.inner.ptr,
+                self.inner.backends[i].ptr,
+            )
         }
     }
 }

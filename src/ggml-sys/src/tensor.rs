@@ -158,7 +158,9 @@ impl Tensor {
     pub fn write_bytes(&self, offset: usize, data: &[u8]) -> Result<(), Error> {
         self.check_range("ggml_backend_tensor_set", offset, data.len())?;
         // SAFETY: the range was checked, the tensor has a live buffer, and the call copies before it returns.
-        unsafe { (self.ctx.ggml.api.ggml_backend_tensor_set)(self.ptr, data.as_ptr().cast(), offset, data.len()) };
+        unsafe {
+            (self.ctx.ggml.api.ggml_backend_tensor_set)(self.ptr, data.as_ptr().cast(), offset, data.len())
+        };
         Ok(())
     }
 
@@ -169,7 +171,9 @@ impl Tensor {
     pub fn read_bytes(&self, offset: usize, out: &mut [u8]) -> Result<(), Error> {
         self.check_range("ggml_backend_tensor_get", offset, out.len())?;
         // SAFETY: the range was checked, the tensor has a live buffer, and the call fills `out` before it returns.
-        unsafe { (self.ctx.ggml.api.ggml_backend_tensor_get)(self.ptr, out.as_mut_ptr().cast(), offset, out.len()) };
+        unsafe {
+            (self.ctx.ggml.api.ggml_backend_tensor_get)(self.ptr, out.as_mut_ptr().cast(), offset, out.len())
+        };
         Ok(())
     }
 

@@ -13,12 +13,13 @@ use crate::weights::Weights;
 pub(crate) enum Kv<'a> {
     /// Only the tokens of this graph attend to each other.
     Fresh,
-    /// The graph's own rows are written into the cache at `[from, from + n)`, then the first `from + n`
-    /// rows are read.
-    Append {
+    /// The graph's own rows are written into the cache, then its first `n_kv` rows are read.
+    Cached {
         cache: &'a KvCache,
+        /// The position of the first token.
         from: usize,
-        /// The I64 positions to write, where the build has `set_rows`.
+        n_kv: usize,
+        /// The I64 positions to write, where the build has `set_rows`; else they follow each other.
         rows: Option<Tensor>,
     },
 }
@@ -118,7 +119,7 @@ impl Builder<'_> {
     /// Writes the new rows into the cache, if there is one, and returns what attention reads:
     /// `[head_dim, kv_heads, n_kv]` each.
     fn through_cache(&self, k: Tensor, v: Tensor, layer: usize) -> Result<(Tensor, Tensor), Error> {
-        let Kv::Append { cache, from, rows } = &self.kv else { return Ok((k, v)) };
+        let Kv::Cached { cache, from, n_kv, rows } = &self.kv else { return Ok((k, v)) };
         let h = self.hparams;
         let (head, kv_heads) = (as_i64(h.head_dim), as_i64(h.n_head_kv));
         let through = |new: &Tensor, store: &Tensor, what: &str| -> Result<Tensor, Error> {
@@ -134,7 +135,7 @@ impl Builder<'_> {
             // In the graph before any reader, so that it runs first.
             self.graph.expand(&named(written, &format!("{what}_store"), layer));
             let head_bytes = row / h.n_head_kv;
-            Ok(self.ctx.view_3d(store, [head, kv_heads, as_i64(from + self.n)], [head_bytes, row], 0))
+            Ok(self.ctx.view_3d(store, [head, kv_heads, as_i64(*n_kv)], [head_bytes, row], 0))
         };
         Ok((through(&k, &cache.k[layer], "k")?, through(&v, &cache.v[layer], "v")?))
     }
@@ -173,7 +174,8 @@ impl Builder<'_> {
             None => x.clone(),
         };
         let x = self.norm(&x, self.weights.get("output_norm.weight"), "output_norm", last);
-        let head = self.weights.find("output.weight").unwrap_or_else(|| self.weights.get("token_embd.weight"));
+        let head =
+            self.weights.find("output.weight").unwrap_or_else(|| self.weights.get("token_embd.weight"));
         named(self.ctx.mul_mat(head, &x), "logits", last).output()
     }
 

@@ -78,7 +78,11 @@ impl KvCache {
         for (kind, context) in &contexts {
             let bytes = context.allocate(kind, false)?;
             context.clear();
-            cache.buffers.push(BufferUse { buffer: kind.name(), purpose: Purpose::Cache, bytes: bytes as u64 });
+            cache.buffers.push(BufferUse {
+                buffer: kind.name(),
+                purpose: Purpose::Cache,
+                bytes: bytes as u64,
+            });
         }
         Ok(cache)
     }

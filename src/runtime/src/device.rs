@@ -68,7 +68,8 @@ pub(crate) fn names(devices: &[Device]) -> Vec<String> {
     devices
         .iter()
         .flat_map(|d| {
-            let extra = d.extra_buffer_types().into_iter().map(|b| format!("{}+{}", d.name(), short_name(d, &b)));
+            let extra =
+                d.extra_buffer_types().into_iter().map(|b| format!("{}+{}", d.name(), short_name(d, &b)));
             std::iter::once(d.name()).chain(extra).collect::<Vec<_>>()
         })
         .collect()

@@ -18,7 +18,9 @@ pub enum Error {
         known: Vec<String>,
     },
     /// The tokens do not fit into the K/V cache.
-    #[error("the K/V cache is full: {used} of {capacity} positions are taken and {wanted} more were asked for")]
+    #[error(
+        "the K/V cache is full: {used} of {capacity} positions are taken and {wanted} more were asked for"
+    )]
     CacheFull {
         /// Positions in use.
         used: usize,

@@ -96,7 +96,12 @@ impl Placement {
 
     /// Adds the placement of `graph`, which `scheduler` has just allocated. Nodes of layers that were left
     /// on the CPU on purpose (`meant_for_cpu`) are no fall-backs.
-    pub(crate) fn record(&mut self, scheduler: &Scheduler, graph: &Graph, meant_for_cpu: impl Fn(&Tensor) -> bool) {
+    pub(crate) fn record(
+        &mut self,
+        scheduler: &Scheduler,
+        graph: &Graph,
+        meant_for_cpu: impl Fn(&Tensor) -> bool,
+    ) {
         let backends = scheduler.backends();
         if self.backends.is_empty() {
             let empty = |name| BackendNodes { name, ..BackendNodes::default() };

@@ -79,6 +79,19 @@ pub struct FullPass {
     pub kv: Vec<LayerKv>,
 }
 
+/// One graph to compute.
+struct Request<'a> {
+    tokens: &'a [u32],
+    /// The position of each token.
+    positions: &'a [usize],
+    rows: Rows<'a>,
+    /// Positions of the cache that attention reads, the tokens' own included, after their keys and values
+    /// were written to it; without it the tokens see only each other.
+    cached: Option<usize>,
+    /// Whether keys and values of the tokens are wanted.
+    keep_kv: bool,
+}
+
 /// A model on a device.
 pub struct Session {
     ggml: &'static Ggml,
@@ -115,7 +128,8 @@ impl Session {
         }
         let weights = Weights::load(ggml, model, &selected, options.layers)?;
         let scheduler = Scheduler::new(backends, graph_size(&model.hparams))?;
-        let set_rows = ggml.optional_functions().iter().any(|(name, there)| *name == "ggml_set_rows" && *there);
+        let set_rows =
+            ggml.optional_functions().iter().any(|(name, there)| *name == "ggml_set_rows" && *there);
         Ok(Self {
             ggml,
             hparams: model.hparams.clone(),
@@ -171,9 +185,8 @@ impl Session {
     /// # Errors
     /// When a token is outside the vocabulary, or ggml fails.
     pub fn full(&mut self, tokens: &[u32], rows: Rows<'_>, keep_kv: bool) -> Result<FullPass, Error> {
-        let mut kv = Vec::new();
-        let logits = self.compute(tokens, 0, rows, false, keep_kv.then_some(&mut kv))?;
-        Ok(FullPass { logits, kv })
+        let positions: Vec<usize> = (0..tokens.len()).collect();
+        self.compute(&Request { tokens, positions: &positions, rows, cached: None, keep_kv })
     }
 
     /// Empties the cache and makes sure that it holds `capacity` positions.
@@ -189,7 +202,8 @@ impl Session {
             _ => self.cache = None,
         }
         let home = |layer| {
-            let device = if self.weights.meant_for_cpu(layer) { self.selected.cpu } else { self.selected.device };
+            let device =
+                if self.weights.meant_for_cpu(layer) { self.selected.cpu } else { self.selected.device };
             device.buffer_type()
         };
         self.cache = Some(KvCache::new(self.ggml, &self.hparams, self.options.kv, capacity, home)?);
@@ -228,8 +242,11 @@ impl Session {
                     .collect(),
             };
             let rows = if wanted.len() == piece.len() { Rows::All } else { Rows::Only(&wanted) };
-            let part = self.compute(piece, used + first, rows, true, None)?;
-            logits.values.extend(part.values);
+            let from = used + first;
+            let positions: Vec<usize> = (from..from + piece.len()).collect();
+            let cached = Some(from + piece.len());
+            let request = Request { tokens: piece, positions: &positions, rows, cached, keep_kv: false };
+            logits.values.extend(self.compute(&request)?.logits.values);
         }
         if let Some(cache) = &mut self.cache {
             cache.used = used + tokens.len();
@@ -260,28 +277,20 @@ impl Session {
         Ok(())
     }
 
-    /// Builds, places and computes one graph over `tokens` at positions from `from` on.
-    fn compute(
-        &mut self,
-        tokens: &[u32],
-        from: usize,
-        rows: Rows<'_>,
-        cached: bool,
-        kv_out: Option<&mut Vec<LayerKv>>,
-    ) -> Result<Logits, Error> {
+    /// Builds, places and computes one graph.
+    fn compute(&mut self, request: &Request<'_>) -> Result<FullPass, Error> {
+        let Request { tokens, positions: at, rows, cached, keep_kv } = *request;
         self.check_tokens(tokens, rows)?;
         let n = tokens.len();
+        let n_kv = cached.unwrap_or(n);
         let size = graph_size(&self.hparams);
         let ctx = Context::new(self.ggml, size, size)?;
         let graph = ctx.graph(size)?;
 
         let token_input = Builder::input(&ctx, DType::I32, &[as_i64(n)], "tokens");
         let positions = Builder::input(&ctx, DType::I32, &[as_i64(n)], "positions");
-        let n_kv = from + n;
-        let mask = self
-            .decoder
-            .causal
-            .then(|| Builder::input(&ctx, DType::F32, &[as_i64(n_kv), as_i64(n)], "mask"));
+        let mask =
+            self.decoder.causal.then(|| Builder::input(&ctx, DType::F32, &[as_i64(n_kv), as_i64(n)], "mask"));
         let wanted: Option<Vec<i32>> = match rows {
             Rows::All => None,
             Rows::Last => Some(vec![index(n - 1)]),
@@ -291,10 +300,12 @@ impl Session {
             .as_ref()
             .filter(|w| !w.is_empty())
             .map(|w| Builder::input(&ctx, DType::I32, &[as_i64(w.len())], "rows"));
-        let write_input = (cached && self.set_rows)
+        let write_input = (cached.is_some() && self.set_rows)
             .then(|| Builder::input(&ctx, DType::I64, &[as_i64(n)], "cache_rows"));
         let kv = match &self.cache {
-            Some(cache) if cached => Kv::Append { cache, from, rows: write_input.clone() },
+            Some(cache) if cached.is_some() => {
+                Kv::Cached { cache, from: at[0], n_kv, rows: write_input.clone() }
+            }
             _ => Kv::Fresh,
         };
         let mut b = Builder {
@@ -308,7 +319,7 @@ impl Session {
             mask: mask.clone(),
             kv,
             captured: Vec::new(),
-            capture: kv_out.is_some(),
+            capture: keep_kv,
         };
         let x = b.embed(&token_input);
         let x = self.decoder.layers(&mut b, x)?;
@@ -331,25 +342,22 @@ impl Session {
         });
 
         token_input.write_i32(&tokens.iter().map(|&t| index(t as usize)).collect::<Vec<_>>())?;
-        positions.write_i32(&(from..n_kv).map(index).collect::<Vec<_>>())?;
+        positions.write_i32(&at.iter().map(|&p| index(p)).collect::<Vec<_>>())?;
         if let Some(mask) = &mask {
-            mask.write_f32(&causal_mask(n, from))?;
+            mask.write_f32(&causal_mask(at, n_kv))?;
         }
         if let (Some(input), Some(wanted)) = (&row_input, &wanted) {
             input.write_i32(wanted)?;
         }
         if let Some(input) = &write_input {
-            input.write_i64(&(from..n_kv).map(as_i64).collect::<Vec<_>>())?;
+            input.write_i64(&at.iter().map(|&p| as_i64(p)).collect::<Vec<_>>())?;
         }
         self.scheduler.compute(&graph)?;
 
-        if let Some(out) = kv_out {
-            for (k, v) in &captured {
-                out.push(LayerKv { k: k.read_f32()?, v: v.read_f32()? });
-            }
-        }
+        let read = |(k, v): &(Tensor, Tensor)| Ok(LayerKv { k: k.read_f32()?, v: v.read_f32()? });
+        let kv = captured.iter().filter(|_| keep_kv).map(read).collect::<Result<_, Error>>()?;
         let values = logits.map_or(Ok(Vec::new()), |logits| logits.read_f32())?;
-        Ok(Logits { vocab: self.hparams.n_vocab, values })
+        Ok(FullPass { logits: Logits { vocab: self.hparams.n_vocab, values }, kv })
     }
 
     /// Nodes the device does not compute, to be placed on the CPU; some builds crash if the scheduler has to
@@ -385,10 +393,10 @@ fn layer_of_node(name: &str) -> Option<usize> {
     name.rsplit_once('-')?.1.parse().ok()
 }
 
-/// `[n, from + n]`, row-major: token `i` sees positions up to `from + i`.
-fn causal_mask(n: usize, from: usize) -> Vec<f32> {
-    let n_kv = from + n;
-    (0..n * n_kv).map(|at| if at % n_kv <= from + at / n_kv { 0.0 } else { f32::NEG_INFINITY }).collect()
+/// `[positions, n_kv]`, row-major: a token sees cached positions up to its own.
+fn causal_mask(positions: &[usize], n_kv: usize) -> Vec<f32> {
+    let sees = |p: usize, kv: usize| if kv <= p { 0.0 } else { f32::NEG_INFINITY };
+    positions.iter().flat_map(|&p| (0..n_kv).map(move |kv| sees(p, kv))).collect()
 }
 
 fn index(i: usize) -> i32 {
@@ -402,8 +410,8 @@ mod tests {
     #[test]
     fn the_causal_mask_hides_the_future_only() {
         let inf = f32::NEG_INFINITY;
-        assert_eq!(causal_mask(2, 0), [0.0, inf, 0.0, 0.0]);
-        assert_eq!(causal_mask(2, 1), [0.0, 0.0, inf, 0.0, 0.0, 0.0]);
+        assert_eq!(causal_mask(&[0, 1], 2), [0.0, inf, 0.0, 0.0]);
+        assert_eq!(causal_mask(&[1, 2], 3), [0.0, 0.0, inf, 0.0, 0.0, 0.0]);
     }
 
     #[test]

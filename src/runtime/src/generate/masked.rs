@@ -98,7 +98,10 @@ pub fn generate(
 ) -> Result<Generated, Error> {
     let hparams = session.hparams();
     let mask = hparams.mask_token.ok_or_else(|| {
-        Error::Input(format!("architecture {} has no mask token to generate with", hparams.architecture.name()))
+        Error::Input(format!(
+            "architecture {} has no mask token to generate with",
+            hparams.architecture.name()
+        ))
     })?;
     let shift = hparams.shift_logits;
     let mut tokens = prompt.to_vec();
@@ -127,7 +130,11 @@ pub fn generate(
             match tokens.get_mut(u.position) {
                 Some(token) => *token = u.token,
                 None => {
-                    return Err(Error::Input(format!("position {} of {} tokens is unmasked", u.position, tokens.len())));
+                    return Err(Error::Input(format!(
+                        "position {} of {} tokens is unmasked",
+                        u.position,
+                        tokens.len()
+                    )));
                 }
             }
         }
