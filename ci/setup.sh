@@ -145,8 +145,7 @@ get_ggml() {
     local backend=cpu-variants
     if [[ $(uname -s) == Darwin ]]; then backend=metal; fi
     need_cmake
-    "$BIN" ggml build --backend "$backend"
-    GGML_PARITY_GGML=source-$(sed -n '/^\[source\]/,$s/^ggml = "\(.*\)"/\1/p' ci/ggml-builds.toml)-$backend
+    GGML_PARITY_GGML=$("$BIN" ggml build --backend "$backend")
     export GGML_PARITY_GGML
     notice "testing $GGML_PARITY_GGML"
     "$BIN" devices
