@@ -7,6 +7,8 @@
 //! | [`hparams`] | hyper-parameters, from llama.cpp's keys and from the `diffuse.` converter's |
 //! | [`model`] | which tensors a model must have and in which shapes; [`Model::open`] checks all of it |
 //! | [`generate`] | seeded two-layer models whose bytes are the same on every platform |
+//! | [`quant`] | values to and from ggml's block formats |
+//! | [`requantize`] | a model with other weight types |
 //! | [`tokenizer`] | byte-level BPE from the file's own metadata |
 //!
 //! Every error names the file, the field, its value and where in the file it stands ([`Error`]).
@@ -19,6 +21,8 @@ pub mod generate;
 pub mod gguf;
 pub mod hparams;
 pub mod model;
+pub mod quant;
+pub mod requantize;
 pub mod tensor_type;
 pub mod tokenizer;
 
@@ -27,5 +31,7 @@ pub use generate::{GenerateSpec, generate, presets};
 pub use gguf::{Array, GgufFile, GgufWriter, Mapped, Metadata, TensorInfo, Value};
 pub use hparams::{Architecture, Convention, HyperParams, RopeKind};
 pub use model::{Model, TensorSpec, tensor_table};
+pub use quant::{dequantize, quantize};
+pub use requantize::{WeightMix, requantize_model};
 pub use tensor_type::TensorType;
 pub use tokenizer::{SpecialTokens, TokenType, Tokenizer};
