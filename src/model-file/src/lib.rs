@@ -6,7 +6,7 @@
 //! | [`tensor_type`] | ggml's tensor types with their block sizes |
 //! | [`hparams`] | hyper-parameters, from llama.cpp's keys and from the `diffuse.` converter's |
 //! | [`model`] | which tensors a model must have and in which shapes; [`Model::open`] checks all of it |
-//! | [`generate`] | seeded two-layer models whose bytes are the same on every platform |
+//! | [`mod@generate`] | seeded two-layer models whose bytes are the same on every platform |
 //! | [`quant`] | values to and from ggml's block formats |
 //! | [`requantize`] | a model with other weight types |
 //! | [`tokenizer`] | byte-level BPE from the file's own metadata |

@@ -4,6 +4,8 @@ use std::fmt;
 use std::io::Write;
 use std::path::Path;
 
+use rayon::prelude::*;
+
 use crate::error::Error;
 use crate::gguf::{GgufFile, GgufWriter, TensorInfo};
 use crate::quant::{dequantize, quantize, supported};
@@ -66,10 +68,9 @@ impl WeightMix {
 
     /// The type of a weight matrix.
     fn type_of(self, name: &str, n_layer: usize, tied: bool) -> TensorType {
-        let Self::Q4_K_M = self else {
-            let Self::Uniform(ty) = self else { unreachable!() };
+        if let Self::Uniform(ty) = self {
             return ty;
-        };
+        }
         let head = if tied { "token_embd.weight" } else { "output.weight" };
         let layer = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
         let fine = match layer {
@@ -155,17 +156,24 @@ fn convert(file: &GgufFile, info: &TensorInfo, ty: TensorType, out: &mut dyn Wri
         }
         return Ok(());
     }
-    // Pieces of whole rows are whole blocks of both types.
+    // Whole rows are whole blocks of both types, so each row can be converted on its own.
     let row = info.bytes / info.rows();
-    let mut values = Vec::new();
-    let mut bytes = Vec::new();
     for piece in file.chunks(info, (WINDOW / row).max(1) * row) {
         let (_, piece) = piece?;
-        values.resize(piece.len() / row as usize * info.shape[0] as usize, 0.0);
-        dequantize(info.ty, &piece, &mut values).map_err(locate)?;
-        bytes.clear();
-        quantize(ty, &values, &mut bytes).map_err(locate)?;
-        write(out, &bytes)?;
+        let rows: Vec<Vec<u8>> = piece
+            .par_chunks_exact(row as usize)
+            .map(|row| {
+                let mut values = vec![0.0; info.shape[0] as usize];
+                dequantize(info.ty, row, &mut values)?;
+                let mut bytes = Vec::new();
+                quantize(ty, &values, &mut bytes)?;
+                Ok(bytes)
+            })
+            .collect::<Result<_, Error>>()
+            .map_err(locate)?;
+        for row in &rows {
+            write(out, row)?;
+        }
     }
     Ok(())
 }

@@ -72,8 +72,8 @@ const QUANTIZED_AS_GGML: &[(TensorType, &str)] = &[
 /// SHA-256 of what `quantize` makes of `values` where the search for scales is our own: pinned so that a
 /// quantised model is the same file on every platform.
 const QUANTIZED: &[(TensorType, &str)] = &[
-    (TensorType::Q4_K, "930930e14a4794f7a50bbd2ba9322d4acb080c4f7d1f624b12c2c8ca3aa37cb0"),
-    (TensorType::Q5_K, "88dab8380e3a29a8b09fa441ed6f5189dcdb4f8a59037b6b3ee00aa90d07f0e3"),
+    (TensorType::Q4_K, "6ccff3f45fae397f8b6000d1ad90c6c97c5ed32118fb2a0a2bd594ff371edf0f"),
+    (TensorType::Q5_K, "69d8dade2c3d157f651d92e9215bb064b106bf38efe9d8a3abd3d3b67ebeeac4"),
     (TensorType::Q6_K, "86118e5086d478a25eb8b3fe5e9c90a6395cba6ae99db19e041110c70b78acf6"),
     (TensorType::IQ4_NL, "38c88a557d9fc7e1bdb50ee54c6b5dbe95caf713b7823b2e68163de201c10afe"),
 ];

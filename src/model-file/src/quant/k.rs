@@ -4,7 +4,7 @@
 //! of 16 with an 8-bit scale. Encoding fits each sub-block by weighted least squares over a range of scales,
 //! then quantises the scales, then chooses the codes anew for the scales as they will be read.
 
-use super::{extreme, get_f16, inverse, nearest, put_f16};
+use super::{extreme, get_f16, inverse, nearest, nearest_wide, put_f16};
 
 const SUPER: usize = 256;
 const SUB: usize = 32;
@@ -136,8 +136,9 @@ fn encode_with_minima(
 /// Scale and minimum, both at least 0, so that `scale * code - minimum` with codes 0 to `top` comes nearest
 /// to the values. Large values count more.
 ///
-/// Starts from the scales that map the range to `top`, `top + first`, `top + first + 0.1`, …; for each start,
-/// choosing the codes and solving for scale and minimum take turns while the error falls.
+/// Tries the scales that map the range to `top`, `top + first`, `top + first + 0.1`, … and solves for the
+/// scale and minimum that fit each choice of codes. From the best of them, choosing codes and solving take
+/// turns while the error falls.
 fn fit_with_minimum(x: &[f32], top: i32, first: f32, steps: u32) -> (f32, f32) {
     let low = x.iter().copied().fold(0.0, f32::min);
     let high = x.iter().copied().fold(low, f32::max);
@@ -146,23 +147,24 @@ fn fit_with_minimum(x: &[f32], top: i32, first: f32, steps: u32) -> (f32, f32) {
     }
     let mean_square = x.iter().map(|&v| f64::from(v) * f64::from(v)).sum::<f64>() / x.len() as f64;
     let rms = mean_square.sqrt();
-    let points: Vec<Point> =
-        x.iter().map(|&v| Point { value: f64::from(v), weight: rms + f64::from(v).abs() }).collect();
+    let mut points = [Point { value: 0.0, weight: 0.0 }; SUB];
+    for (point, &v) in points.iter_mut().zip(x) {
+        *point = Point { value: f64::from(v), weight: rms + f64::from(v).abs() };
+    }
 
     let range = f64::from(high) - f64::from(low);
     let mut best = Line { scale: range / f64::from(top), offset: f64::from(low) };
-    let mut least = f64::INFINITY;
+    let mut most = f64::NEG_INFINITY;
     let starts = std::iter::once(0.0).chain((0..=steps).map(|s| first + 0.1 * s as f32));
     for stretch in starts {
         let steps = f64::from(top) + f64::from(stretch);
-        let mut line = Line { scale: range / steps, offset: f64::from(low) };
-        let mut last = f64::INFINITY;
-        while let Some((better, error)) = line.improved(&points, top).filter(|(_, error)| *error < last) {
-            (line, last) = (better, error);
+        let start = Line { scale: range / steps, offset: f64::from(low) };
+        if let Some((line, gain)) = start.improved(&points, top).filter(|(_, gain)| *gain > most) {
+            (best, most) = (line, gain);
         }
-        if last < least {
-            (best, least) = (line, last);
-        }
+    }
+    while let Some((line, gain)) = best.improved(&points, top).filter(|(_, gain)| *gain > most) {
+        (best, most) = (line, gain);
     }
     (best.scale as f32, -best.offset as f32)
 }
@@ -182,15 +184,14 @@ struct Line {
 }
 
 impl Line {
-    /// The best line for the codes that are nearest under this one, with its weighted squared error. `None` if
-    /// the codes do not determine a rising line.
-    fn improved(self, points: &[Point], top: i32) -> Option<(Self, f64)> {
+    /// The best line for the codes that are nearest under this one, with its gain: the weighted sum of the
+    /// squared values less that of the squared errors. `None` if the codes do not determine a rising line.
+    fn improved(self, points: &[Point; SUB], top: i32) -> Option<(Self, f64)> {
         let to_code = 1.0 / self.scale;
-        let code =
-            |p: &Point| ((p.value - self.offset) * to_code).round_ties_even().clamp(0.0, f64::from(top));
+        let top = f64::from(top);
         let (mut w, mut wl, mut wll, mut wv, mut wvl) = (0.0, 0.0, 0.0, 0.0, 0.0);
         for p in points {
-            let l = code(p);
+            let l = nearest_wide((p.value - self.offset) * to_code, 0.0, top);
             w += p.weight;
             wl += p.weight * l;
             wll += p.weight * l * l;
@@ -205,14 +206,10 @@ impl Line {
         if line.offset > 0.0 {
             line = Self { scale: wvl / wll, offset: 0.0 };
         }
-        let error = points
-            .iter()
-            .map(|p| {
-                let e = line.scale * code(p) + line.offset - p.value;
-                p.weight * e * e
-            })
-            .sum();
-        (line.scale > 0.0 && line.scale.is_finite()).then_some((line, error))
+        let Self { scale, offset } = line;
+        let gain = 2.0 * (scale * wvl + offset * wv)
+            - (scale * scale * wll + 2.0 * scale * offset * wl + offset * offset * w);
+        (scale > 0.0 && scale.is_finite()).then_some((line, gain))
     }
 }
 
