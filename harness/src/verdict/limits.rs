@@ -71,11 +71,11 @@ pub struct Limits {
     pub fallback_nodes: Option<u64>,
 }
 
-#[cfg(test)]
 impl Limits {
-    /// Limits for tests: `nmse` for logits and caches, ten times that for the worst row.
-    pub(crate) fn uniform(nmse: f64) -> Self {
-        let bound = |limit| Bound::new(limit, "a test");
+    /// The same limit for logits and caches, ten times that for the worst row, nothing else forgiven.
+    #[must_use]
+    pub fn uniform(nmse: f64) -> Self {
+        let bound = |limit| Bound::new(limit, "one limit for all");
         Self {
             logits_nmse: bound(nmse),
             row_nmse: bound(10.0 * nmse),
