@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use criterion::{Criterion, Throughput, criterion_main};
 use model_file::{GenerateSpec, Model, generate};
 use oracle::{Network, Rows};
 
@@ -47,5 +47,10 @@ fn forward(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, forward);
-criterion_main!(benches);
+// The macro makes a public function without documentation.
+mod group {
+    #![allow(missing_docs)]
+    criterion::criterion_group!(benches, super::forward);
+}
+
+criterion_main!(group::benches);

@@ -164,8 +164,8 @@ impl Cache {
         Ok(())
     }
 
-    /// Writes K and V `[n, n_head_kv, head_dim]` of a layer at ascending positions: over rows that are there, or after
-    /// the last. The caller has checked positions and capacity.
+    /// Writes K and V `[n, n_head_kv, head_dim]` of a layer at ascending positions: over rows that are there, or
+    /// after the last. The caller has checked positions and capacity.
     pub(crate) fn store(&mut self, layer: usize, positions: &[usize], kv: &LayerKv) -> Result<(), Error> {
         let (width, precision) = (self.width(), self.precision);
         let layer = &mut self.layers[layer];

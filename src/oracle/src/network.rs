@@ -58,7 +58,7 @@ pub struct Logits {
 }
 
 impl Logits {
-    #[cfg(test)]
+    /// From `[rows, n_vocab]`.
     pub(crate) fn from_rows(n_vocab: usize, values: Vec<f64>) -> Self {
         Self { n_vocab, values }
     }
@@ -142,9 +142,9 @@ impl Network {
         Cache::new(&self.hparams, capacity, precision)
     }
 
-    /// One pass. K and V of the tokens are written to the cache, over the rows of their positions or after
-    /// the last; then each token attends to the cache's rows: all of them (bidirectional networks) or those
-    /// up to its own position (causal ones). Positions are also those of RoPE.
+    /// One pass. In each layer K and V of the tokens are written to the cache, rounded to its precision, over
+    /// the rows of their positions or after the last; then each token attends to the cache's rows: all of them
+    /// (bidirectional networks) or those up to its own position (causal ones). Positions are also RoPE's.
     ///
     /// Causal networks only append; a pass over earlier positions would leave later rows stale.
     ///
@@ -155,11 +155,11 @@ impl Network {
     /// before if the pass only appended.
     pub fn forward(&self, cache: &mut Cache, request: Request<'_>) -> Result<Pass, Error> {
         let plan = self.plan(cache, &request)?;
-        let (logits, kv, change) = self.body.forward(&self.hparams, cache, &plan)?;
+        let pass = self.body.forward(&self.hparams, cache, &plan)?;
         if let Some(last) = plan.positions.last() {
             cache.grow_to(last + 1);
         }
-        Ok(Pass { logits: Logits { n_vocab: self.hparams.n_vocab, values: logits }, kv, change })
+        Ok(pass)
     }
 
     /// `full`: the whole sequence without a cache.

@@ -17,7 +17,7 @@ use crate::Error;
 use crate::attention::attend;
 use crate::cache::{Cache, LayerKv};
 use crate::matrix::Matrix;
-use crate::network::Plan;
+use crate::network::{Logits, Pass, Plan};
 use crate::ops::{add, rms_norm, swiglu};
 use crate::rope::Rope;
 
@@ -145,14 +145,8 @@ impl PreNorm {
         self.rope.rotate(k, positions);
     }
 
-    /// A pass that has been checked: logits `[rows, n_vocab]`, K and V of each layer as computed, and each
-    /// layer's squared change of the residual stream.
-    pub(crate) fn forward(
-        &self,
-        h: &HyperParams,
-        cache: &mut Cache,
-        plan: &Plan<'_>,
-    ) -> Result<(Vec<f64>, Vec<LayerKv>, Vec<f64>), Error> {
+    /// A pass that has been checked.
+    pub(crate) fn forward(&self, h: &HyperParams, cache: &mut Cache, plan: &Plan<'_>) -> Result<Pass, Error> {
         let n = plan.tokens.len();
         let eps = f64::from(h.rms_eps);
         let positions: Vec<f64> = plan.positions.iter().map(|&p| p as f64).collect();
@@ -185,6 +179,7 @@ impl PreNorm {
         let wanted: Vec<f64> =
             plan.rows.iter().flat_map(|&r| &x[r * h.n_embd..(r + 1) * h.n_embd]).copied().collect();
         let head = self.head.as_ref().unwrap_or(&self.embedding);
-        Ok((head.apply(&rms_norm(&wanted, &self.output_norm, eps), None)?, kv, change))
+        let logits = head.apply(&rms_norm(&wanted, &self.output_norm, eps), None)?;
+        Ok(Pass { logits: Logits::from_rows(h.n_vocab, logits), kv, change })
     }
 }

@@ -49,8 +49,9 @@ fn logits_and_greedy_tokens_are_those_of_llama_cpp_within_its_noise() {
     for (row, expected) in anchor.tokens("rows").into_iter().zip(expected.chunks(49_152)) {
         let figure = nmse(pass.logits.row(row as usize), expected);
         println!("row {row}: NMSE {figure:.2e}");
-        // llama.cpp quantises activations to 8 bits, about 3e-4.
-        assert!(figure <= 3e-3, "row {row}: {figure:e}");
+        // llama.cpp rounds activations to 8 bits: on this text 4e-3 at worst. With the weights widened to F32
+        // ggml's CPU agrees with the oracle to 1.4e-12.
+        assert!(figure <= 1e-2, "row {row}: {figure:e}");
     }
     for (row, token) in anchor.tokens("argmax").into_iter().enumerate() {
         let ours = most_likely(pass.logits.row(row), None).unwrap();
