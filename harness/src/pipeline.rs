@@ -126,6 +126,15 @@ impl Build {
         )))
     }
 
+    /// Whether a matrix of `model` can lie where `selector` wants it: extra buffer types take some types only.
+    #[must_use]
+    pub fn takes(&self, selector: &DeviceSelector, model: &ResolvedModel) -> bool {
+        let probed = self.probed.devices.iter().find(|device| device.selector == *selector);
+        let types = probed.and_then(|device| device.takes.as_ref());
+        types
+            .is_none_or(|types| model.matrix_types.iter().any(|ty| types.contains(&ty.name().to_lowercase())))
+    }
+
     fn device(&self, selector: &DeviceSelector) -> Option<&DeviceInfo> {
         let same = |d: &&worker::ProbedDevice| d.selector == *selector;
         let base = |d: &&worker::ProbedDevice| d.selector.base == selector.base;
@@ -183,46 +192,64 @@ pub fn run(
     mut progress: impl FnMut(Progress<'_>),
 ) -> Result<Report, RunError> {
     let started = Instant::now();
-    let mut cells = Vec::new();
-    for build in &plan.builds {
-        let declared: Vec<&CellId> = plan.cells.iter().filter(|id| id.build == build.info.name).collect();
+    let mut ended: BTreeMap<CellId, Ended> = BTreeMap::new();
+    // What nothing is imposed on comes first, then in the order of the builds, so that each reference is there
+    // before the cells that follow its trajectory.
+    for (free, build) in [true, false].into_iter().flat_map(|free| plan.builds.iter().map(move |b| (free, b)))
+    {
         let mut arm = Arm { plan, build, workplace, folders, progress: &mut progress };
-        let cases: BTreeSet<&Case> = declared.iter().map(|id| &id.case).collect();
-        let references: Vec<CellId> = cases
-            .into_iter()
-            .map(|case| CellId::new(case.clone(), &build.info.name, &DeviceSelector::cpu()))
+        let wanted: BTreeSet<CellId> = plan
+            .cells
+            .iter()
+            .flat_map(|id| [plan.reference_of(id), id.clone()])
+            .filter(|id| id.build == build.info.name && plan.is_free(id) == free)
+            .filter(|id| !ended.contains_key(id))
             .collect();
-        let reference = arm.compute(&DeviceSelector::cpu(), &references, None)?;
-        let devices: BTreeSet<&DeviceSelector> = declared.iter().map(|id| &id.device).collect();
+        let devices: BTreeSet<&DeviceSelector> = wanted.iter().map(|id| &id.device).collect();
         for device in devices {
+            // With nothing to compare with, a device need not run.
+            let follows = |id: &&CellId| free || ended.get(&plan.reference_of(id)) == Some(&Ended::Captured);
             let mine: Vec<CellId> =
-                declared.iter().filter(|id| id.device == *device).map(|&id| id.clone()).collect();
-            // Nothing to compare with: the device need not run.
-            let runnable: Vec<CellId> = mine
-                .iter()
-                .filter(|id| reference.get(&reference_of(id)) == Some(&Ended::Captured))
-                .cloned()
-                .collect();
-            let ended = arm.compute(device, &runnable, Some(DeviceSelector::cpu()))?;
-            for id in mine {
-                let how = Outcomes { reference: reference.get(&reference_of(&id)), device: ended.get(&id) };
-                cells.push(cell(plan, build, folders, id, &how)?);
-            }
+                wanted.iter().filter(|id| id.device == *device).filter(follows).cloned().collect();
+            let these = arm.compute(device, &mine)?;
+            ended.extend(these);
         }
     }
+    let cells = plan.cells.iter().map(|id| cell(plan, folders, id, &ended)).collect::<Result<_, _>>()?;
     let run = Run { seconds: started.elapsed().as_secs_f64(), ..header };
     Ok(Report::new(run, environment(plan), &plan.cells, cells))
 }
 
-/// How the two arms of a cell ended.
-struct Outcomes<'a> {
-    reference: Option<&'a Ended>,
-    device: Option<&'a Ended>,
-}
+impl Plan {
+    /// How many captures the run computes: one for every cell and for every reference.
+    #[must_use]
+    pub fn captures(&self) -> usize {
+        let all: BTreeSet<CellId> =
+            self.cells.iter().flat_map(|id| [self.reference_of(id), id.clone()]).collect();
+        all.len()
+    }
 
-/// The plain CPU of the same build.
-fn reference_of(id: &CellId) -> CellId {
-    CellId { device: DeviceSelector::cpu(), ..id.clone() }
+    fn build(&self, name: &str) -> Option<&Build> {
+        self.builds.iter().find(|build| build.info.name == name)
+    }
+
+    /// Whether `id` runs on no other's trajectory: the plain CPU of the first build, and of builds that have
+    /// nothing in common with it.
+    fn is_free(&self, id: &CellId) -> bool {
+        self.reference_of(id) == *id
+    }
+
+    /// What a cell is compared with: in the first build its plain CPU, in every further build the same device
+    /// of the first one, where that has it.
+    fn reference_of(&self, id: &CellId) -> CellId {
+        let cpu = CellId { device: DeviceSelector::cpu(), ..id.clone() };
+        match self.builds.first() {
+            Some(first) if first.info.name != id.build && first.check(&id.device).is_ok() => {
+                CellId { build: first.info.name.clone(), ..id.clone() }
+            }
+            _ => cpu,
+        }
+    }
 }
 
 fn capture_path(folders: &Folders, id: &CellId) -> PathBuf {
@@ -242,12 +269,11 @@ struct Arm<'a, P> {
 }
 
 impl<P: FnMut(Progress<'_>)> Arm<'_, P> {
-    /// Computes the captures of `cells` on `device`, along the trajectory of `reference` where one is given.
+    /// Computes the captures of `cells` on `device`, each along the trajectory of its reference.
     fn compute(
         &mut self,
         device: &DeviceSelector,
         cells: &[CellId],
-        reference: Option<DeviceSelector>,
     ) -> Result<BTreeMap<CellId, Ended>, RunError> {
         if cells.is_empty() {
             return Ok(BTreeMap::new());
@@ -255,9 +281,8 @@ impl<P: FnMut(Progress<'_>)> Arm<'_, P> {
         let mut job_cells = Vec::new();
         for id in cells {
             let (model, inputs) = self.inputs(&id.case)?;
-            let replay = reference
-                .as_ref()
-                .map(|device| capture_path(self.folders, &CellId { device: device.clone(), ..id.clone() }));
+            let reference = self.plan.reference_of(id);
+            let replay = (reference != *id).then(|| capture_path(self.folders, &reference));
             job_cells.push(JobCell {
                 id: id.clone(),
                 path: model.path.clone(),
@@ -298,25 +323,26 @@ fn model_of<'a>(plan: &'a Plan, case: &Case) -> Result<&'a ResolvedModel, RunErr
 /// What becomes of a cell whose arms have ended.
 fn cell(
     plan: &Plan,
-    build: &Build,
     folders: &Folders,
-    id: CellId,
-    how: &Outcomes<'_>,
+    id: &CellId,
+    ended: &BTreeMap<CellId, Ended>,
 ) -> Result<Cell, RunError> {
     let mut cell = Cell::new(id.clone());
-    let reference_id = reference_of(&id);
+    let reference_id = plan.reference_of(id);
     cell.reference = Some(reference_id.to_string());
-    cell.rerun = rerun(plan, build, &id)?;
+    let Some(build) = plan.build(&id.build) else { return Ok(cell) };
+    cell.rerun = rerun(plan, id)?;
     let Some(kind) = build.device(&id.device).map(|device| device.kind) else { return Ok(cell) };
     let limits = plan.tolerances.limits(&Key::new(&id.case, kind)?)?;
-    match (how.reference, how.device) {
+    match (ended.get(&reference_id), ended.get(id)) {
         (Some(Ended::Captured), Some(Ended::Captured)) => {
             let read = |id: &CellId| CaptureReader::open(&capture_path(folders, id));
-            match (read(&reference_id), read(&id)) {
+            match (read(&reference_id), read(id)) {
                 (Ok(mut reference), Ok(mut test)) => {
                     cell.set_capture(test.meta());
                     let placement = test.meta().placement.clone();
-                    let fault = reference_fault(&reference.meta().placement);
+                    let fault = reference_fault(&reference.meta().placement)
+                        .filter(|_| reference_id.device == DeviceSelector::cpu());
                     match compare(&mut reference, &mut test, &limits) {
                         Ok(metrics) => {
                             let judged = judge(&metrics, &placement, &limits, id.device.is_cpu());
@@ -359,13 +385,13 @@ fn verdict(ended: &Ended, who: &str) -> Verdict {
 }
 
 /// The command that runs this cell alone.
-fn rerun(plan: &Plan, build: &Build, id: &CellId) -> Result<String, RunError> {
+fn rerun(plan: &Plan, id: &CellId) -> Result<String, RunError> {
     let model = model_of(plan, &id.case)?;
     let mut words = vec!["ggml-parity".to_owned(), "run".to_owned()];
     let mut flag = |name: &str, value: String| words.extend([format!("--{name}"), value]);
     flag("cell", id.to_string());
     flag("model", model.given.clone());
-    if let Some(given) = &build.given {
+    for given in plan.builds.iter().filter_map(|build| build.given.as_ref()) {
         flag("ggml", given.clone());
     }
     let wishes = &plan.wishes;

@@ -2,7 +2,7 @@
 
 use super::Failed;
 use crate::verdict::ExitCode;
-use model_file::{Array, GenerateSpec, Model, Value, tensor_table};
+use model_file::{Array, GenerateSpec, Model, Value, WeightMix, tensor_table};
 use std::path::PathBuf;
 
 /// Subcommands of `model`.
@@ -19,6 +19,20 @@ pub(super) enum Command {
         /// Another seed than the preset's
         #[arg(long)]
         seed: Option<u64>,
+    },
+    /// Write a copy whose matrices have another type
+    #[command(
+        after_help = "Example:\n  ggml-parity model quantize model-f32.gguf q4_k_m --out model-q4_k_m.gguf"
+    )]
+    Quantize {
+        /// The file
+        file: PathBuf,
+        /// The type: f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k, q6_k, iq4_nl, mxfp4, q4_k_m
+        #[arg(value_name = "TYPE")]
+        weights: String,
+        /// The file to write
+        #[arg(long, value_name = "FILE")]
+        out: PathBuf,
     },
     /// Check a GGUF file and show what is in it
     #[command(after_help = "Example:\n  ggml-parity model inspect model.gguf --tensors")]
@@ -61,6 +75,15 @@ pub(super) fn main(command: &Command) -> Result<ExitCode, Failed> {
             spec.seed = seed.unwrap_or(spec.seed);
             let out = out.clone().unwrap_or_else(|| PathBuf::from(format!("{name}.gguf")));
             model_file::generate(&spec, &out).map_err(|error| Failed::new(ExitCode::Usage, error))?;
+            println!("{}", out.display());
+            Ok(ExitCode::Success)
+        }
+        Command::Quantize { file, weights, out } => {
+            let usage = |error: &dyn std::fmt::Display| Failed::new(ExitCode::Usage, error);
+            let mix = WeightMix::from_name(weights)
+                .ok_or_else(|| usage(&format!("TYPE is `{weights}`, which is no weight type; see --help")))?;
+            let model = Model::open(file).map_err(|error| usage(&error))?;
+            model_file::requantize_model(&model, mix, out).map_err(|error| usage(&error))?;
             println!("{}", out.display());
             Ok(ExitCode::Success)
         }

@@ -3,8 +3,9 @@
 use super::Failed;
 use crate::pipeline::{self, Build, Folders, Plan, RunError};
 use crate::plan::inputs::Wishes;
+use crate::plan::matrix::{self, Preset, Row};
 use crate::plan::models::{self, ResolvedModel};
-use crate::plan::{CellId, DeviceSelector, Mode, Options, matrix};
+use crate::plan::{CellId, DeviceSelector, Mode, Options};
 use crate::report::{self, Run};
 use crate::verdict::{ExitCode, Tolerances};
 use crate::worker::{Ended, Progress, Workplace};
@@ -33,6 +34,9 @@ pub(super) struct Args {
     /// A model: a GGUF file, a generated model, or one of corpus/models.toml; repeat for several
     #[arg(long, value_name = "FILE|NAME")]
     model: Vec<String>,
+    /// A ready-made matrix: quick (the default gate) or full (every weight type and size class)
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["model", "cell"])]
+    preset: Option<Preset>,
     /// A device under test, by exact name: Vulkan0, CPU@x64, CPU+repack, BUILD:CUDA0; repeat for several
     #[arg(long, value_name = "NAME")]
     device: Vec<DeviceSelector>,
@@ -102,18 +106,15 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failed> {
 
 fn plan(args: &Args, workplace: &Workplace, work: &Path) -> Result<Plan, RunError> {
     let builds = open_builds(args, workplace)?;
-    let named: Vec<String> = match (args.model.is_empty(), args.cell.is_empty()) {
-        (false, _) => args.model.clone(),
-        (true, false) => args.cell.iter().map(|id| id.case.model.clone()).collect(),
-        (true, true) => matrix::DEFAULT_MODELS.map(str::to_owned).to_vec(),
-    };
+    let rows = rows(args);
     let mut models: Vec<ResolvedModel> = Vec::new();
-    for name in named {
-        if !models.iter().any(|model| model.given == name) {
-            models.push(models::resolve(&name, work)?);
+    for row in &rows {
+        if !models.iter().any(|model| model.given == row.model) {
+            models.push(models::resolve(&row.model, work)?);
         }
     }
-    let cells = if args.cell.is_empty() { declare(args, &builds, &models)? } else { args.cell.clone() };
+    let cells =
+        if args.cell.is_empty() { declare(args, &rows, &builds, &models)? } else { args.cell.clone() };
     for id in &cells {
         let build = builds.iter().find(|build| build.info.name == id.build).ok_or_else(|| {
             let names: Vec<&str> = builds.iter().map(|build| build.info.name.as_str()).collect();
@@ -161,15 +162,52 @@ fn open_builds(args: &Args, workplace: &Workplace) -> Result<Vec<Build>, RunErro
     given.into_iter().map(|name| Build::open(name, workplace)).collect()
 }
 
-/// Models x modes x devices.
-fn declare(args: &Args, builds: &[Build], models: &[ResolvedModel]) -> Result<Vec<CellId>, RunError> {
-    let mut cases = Vec::new();
-    for model in models {
-        let modes = if args.mode.is_empty() { matrix::default_modes(model) } else { args.mode.clone() };
+/// What is asked for: the models named by `--model`, those of cells, or a preset.
+fn rows(args: &Args) -> Vec<Row> {
+    let options = args.options.unwrap_or_default();
+    let row = |model: String| Row { model, modes: args.mode.clone(), options: vec![options] };
+    if !args.model.is_empty() {
+        return args.model.iter().cloned().map(row).collect();
+    }
+    if !args.cell.is_empty() {
+        // A generated or known model of another weight type than its own is converted.
+        let name = |id: &CellId| {
+            let own = models::own_weights(&id.case.model);
+            if own.as_deref() == Some(&id.case.weights) || own.is_none() {
+                id.case.model.clone()
+            } else {
+                format!("{}:{}", id.case.model, id.case.weights)
+            }
+        };
+        return args.cell.iter().map(name).map(row).collect();
+    }
+    let mut rows = args.preset.unwrap_or(Preset::Quick).rows();
+    for row in &mut rows {
+        if !args.mode.is_empty() {
+            row.modes.clone_from(&args.mode);
+        }
+        if args.options.is_some() {
+            row.options = vec![options];
+        }
+    }
+    rows
+}
+
+/// Rows x devices.
+fn declare(
+    args: &Args,
+    rows: &[Row],
+    builds: &[Build],
+    models: &[ResolvedModel],
+) -> Result<Vec<CellId>, RunError> {
+    let mut cells = Vec::new();
+    for row in rows {
+        let Some(model) = models.iter().find(|model| model.given == row.model) else { continue };
+        let modes = if row.modes.is_empty() { matrix::default_modes(model) } else { row.modes.clone() };
         // With several models a mode applies to those that have it; a single one must.
         let fitting: Vec<Mode> =
             modes.iter().copied().filter(|&mode| matrix::has_mode(model, mode)).collect();
-        if fitting.is_empty() && models.len() == 1 {
+        if fitting.is_empty() && rows.len() == 1 {
             let modes: Vec<&str> = modes.iter().map(|mode| mode.name()).collect();
             return Err(RunError::Usage(format!(
                 "model {}: architecture {} has no mode {}",
@@ -178,27 +216,38 @@ fn declare(args: &Args, builds: &[Build], models: &[ResolvedModel]) -> Result<Ve
                 modes.join(", ")
             )));
         }
-        cases.extend(
-            fitting.into_iter().map(|mode| matrix::case(model, mode, args.options.unwrap_or_default())),
-        );
-    }
-    let mut cells = Vec::new();
-    for build in builds {
-        let devices: Vec<DeviceSelector> = if args.device.is_empty() {
-            matrix::default_devices(
-                &build.probed.devices.iter().map(|device| device.selector.clone()).collect::<Vec<_>>(),
-                &build.probed.cpu_variants,
-            )
-        } else {
-            let mine = |d: &&DeviceSelector| d.build.as_ref().is_none_or(|name| *name == build.info.name);
-            args.device.iter().filter(mine).map(DeviceSelector::without_build).collect()
-        };
-        for device in &devices {
-            build.check(device)?;
+        for (&mode, &options) in fitting.iter().flat_map(|mode| row.options.iter().map(move |o| (mode, o))) {
+            let case = matrix::case(model, mode, options);
+            for (i, build) in builds.iter().enumerate() {
+                for device in devices(args, build, model, i > 0)? {
+                    cells.push(CellId::new(case.clone(), &build.info.name, &device));
+                }
+            }
         }
-        cells.extend(matrix::cells(&cases, &build.info.name, &devices));
     }
     Ok(cells)
+}
+
+/// The devices of `build` on which `model` is tested. In a further build the plain CPU is one of them, since
+/// there it is compared with the first build's.
+fn devices(
+    args: &Args,
+    build: &Build,
+    model: &ResolvedModel,
+    further: bool,
+) -> Result<Vec<DeviceSelector>, RunError> {
+    if !args.device.is_empty() {
+        let mine = |d: &&DeviceSelector| d.build.as_ref().is_none_or(|name| *name == build.info.name);
+        let named: Vec<_> = args.device.iter().filter(mine).map(DeviceSelector::without_build).collect();
+        named.iter().try_for_each(|device| build.check(device))?;
+        return Ok(named);
+    }
+    let offered: Vec<DeviceSelector> =
+        build.probed.devices.iter().map(|device| device.selector.clone()).collect();
+    let in_use = build.probed.cpu_variant.as_deref();
+    let all = matrix::default_devices(&offered, &build.probed.cpu_variants, in_use);
+    let all = further.then(DeviceSelector::cpu).into_iter().chain(all);
+    Ok(all.filter(|device| build.takes(device, model)).collect())
 }
 
 fn default_threads() -> usize {
@@ -214,10 +263,7 @@ struct Teller {
 
 impl Teller {
     fn new(plan: &Plan) -> Self {
-        let mut references: Vec<_> = plan.cells.iter().map(|id| (&id.case, &id.build)).collect();
-        references.sort();
-        references.dedup();
-        let total = plan.cells.len() + references.len();
+        let total = plan.captures();
         let bar = std::io::stderr().is_terminal().then(|| {
             let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} (left {eta}) {msg}");
             ProgressBar::new(total as u64).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))

@@ -1,10 +1,60 @@
 //! The matrix: which cases run on which devices.
 
 use super::models::ResolvedModel;
-use super::{Case, CellId, DeviceSelector, Mode, Options};
+use super::{Case, DeviceSelector, Mode, Options};
+use crate::named::named_enum;
 
-/// The models of the default gate.
-pub const DEFAULT_MODELS: [&str; 5] = ["gen-dream", "gen-llada", "gen-qwen2", "gen-llama", "dream-arith"];
+named_enum! {
+    /// Ready-made matrices.
+    pub enum Preset as "preset" {
+        /// The default gate: every architecture, and one quantised model of each kernel family.
+        Quick = "quick",
+        /// Every weight type in two shape families, and every size class of matrix products.
+        Full = "full",
+    }
+}
+
+/// Weight types of the preset `full` that need no blocks of 256.
+const SMALL_BLOCKS: [&str; 10] =
+    ["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl", "mxfp4"];
+/// Weight types with blocks of 256.
+const LARGE_BLOCKS: [&str; 4] = ["q4_k", "q5_k", "q6_k", "q4_k_m"];
+/// Sequence lengths of the preset `full`, each in another class of kernels somewhere.
+const LENGTHS: [u32; 11] = [1, 7, 31, 32, 33, 64, 127, 128, 129, 512, 513];
+
+/// A model and the cases to run on it; no options stand for the defaults.
+pub struct Row {
+    /// As `--model` takes it.
+    pub model: String,
+    /// The modes; all default ones where none are named.
+    pub modes: Vec<Mode>,
+    /// The options.
+    pub options: Vec<Options>,
+}
+
+impl Preset {
+    /// What the preset runs.
+    #[must_use]
+    pub fn rows(self) -> Vec<Row> {
+        const REAL: [&str; 5] = ["gen-dream", "gen-llada", "gen-qwen2", "gen-llama", "dream-arith"];
+        const QUANTISED: [&str; 4] =
+            ["gen-dream:q4_k_m", "gen-llada:q5_k", "gen-qwen2:q8_0", "gen-llama-576:q4_0"];
+        let all = |model: &str| Row {
+            model: model.to_owned(),
+            modes: Vec::new(),
+            options: vec![Options::default()],
+        };
+        let mut rows: Vec<Row> = REAL.iter().chain(&QUANTISED).map(|model| all(model)).collect();
+        if self == Self::Full {
+            let lengths: Vec<Options> =
+                LENGTHS.iter().map(|&n| Options { n: Some(n), ..Options::default() }).collect();
+            let sized = |model: String| Row { model, modes: vec![Mode::Prefill], options: lengths.clone() };
+            rows.extend(SMALL_BLOCKS.iter().map(|ty| sized(format!("gen-llama-576:{ty}"))));
+            rows.extend(SMALL_BLOCKS.iter().chain(&LARGE_BLOCKS).map(|ty| sized(format!("gen-llama:{ty}"))));
+        }
+        rows
+    }
+}
 
 /// The modes in which a model runs where none are named: all that its architecture has, generation only
 /// where the manifest says how.
@@ -27,26 +77,18 @@ pub fn has_mode(model: &ResolvedModel, mode: Mode) -> bool {
     }
 }
 
-/// The devices under test where none are named, out of those a build offers: every device but the plain
-/// CPU, which is the reference, and the plainest of the CPU's variant libraries, whose kernels share the least
-/// with the best one.
+/// The devices under test where none are named, out of those a build offers: every device and every CPU
+/// variant but the plain CPU, which is the reference, and the variant that it uses.
 #[must_use]
-pub fn default_devices(offered: &[DeviceSelector], variants: &[String]) -> Vec<DeviceSelector> {
-    let plainest = variants
-        .last()
-        .filter(|_| variants.len() > 1)
-        .map(|variant| DeviceSelector { variant: Some(variant.clone()), ..DeviceSelector::cpu() });
+pub fn default_devices(
+    offered: &[DeviceSelector],
+    variants: &[String],
+    in_use: Option<&str>,
+) -> Vec<DeviceSelector> {
+    let variants = variants.iter().filter(|variant| Some(variant.as_str()) != in_use);
+    let variants = variants.map(|v| DeviceSelector { variant: Some(v.clone()), ..DeviceSelector::cpu() });
     let others = offered.iter().filter(|device| **device != DeviceSelector::cpu()).cloned();
-    plainest.into_iter().chain(others).collect()
-}
-
-/// The cells of `cases` on `devices`, case by case.
-#[must_use]
-pub fn cells(cases: &[Case], build: &str, devices: &[DeviceSelector]) -> Vec<CellId> {
-    cases
-        .iter()
-        .flat_map(|case| devices.iter().map(|device| CellId::new(case.clone(), build, device)))
-        .collect()
+    variants.chain(others).collect()
 }
 
 /// The case of `model` in `mode`.
@@ -64,9 +106,18 @@ mod tests {
         let offered: Vec<DeviceSelector> =
             ["CPU", "CPU+repack", "Vulkan0"].iter().map(|d| d.parse().unwrap()).collect();
         let variants = ["zen4", "haswell", "x64"].map(str::to_owned);
-        let devices: Vec<String> =
-            default_devices(&offered, &variants).iter().map(ToString::to_string).collect();
-        assert_eq!(devices, ["CPU@x64", "CPU+repack", "Vulkan0"]);
-        assert!(default_devices(&offered[..1], &variants[..1]).is_empty());
+        let devices = default_devices(&offered, &variants, Some("zen4"));
+        let devices: Vec<String> = devices.iter().map(ToString::to_string).collect();
+        assert_eq!(devices, ["CPU@haswell", "CPU@x64", "CPU+repack", "Vulkan0"]);
+        assert!(default_devices(&offered[..1], &variants[..1], Some("zen4")).is_empty());
+    }
+
+    #[test]
+    fn the_full_preset_holds_every_type_and_length() {
+        let rows = Preset::Full.rows();
+        for ty in SMALL_BLOCKS.iter().chain(&LARGE_BLOCKS) {
+            assert!(rows.iter().any(|row| row.model == format!("gen-llama:{ty}") && row.options.len() == 11));
+        }
+        assert!(rows.len() > Preset::Quick.rows().len());
     }
 }

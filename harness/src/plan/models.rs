@@ -3,9 +3,9 @@
 
 use crate::builds::cache;
 use crate::plan::safe_name;
-use model_file::{GenerateSpec, Model, TensorType};
+use model_file::{GenerateSpec, Model, TensorType, WeightMix};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// The manifest, as it was when this binary was built.
@@ -146,6 +146,8 @@ pub struct ResolvedModel {
     pub name: String,
     /// The type of its weights, as in ids.
     pub weights: String,
+    /// The types of its matrices.
+    pub matrix_types: BTreeSet<TensorType>,
     /// The file.
     pub path: PathBuf,
     /// SHA-256 of the file.
@@ -158,11 +160,27 @@ pub struct ResolvedModel {
     pub given: String,
 }
 
-/// Finds and opens the model that `given` names; generated ones are written into `work`.
+/// Finds and opens the model that `given` names; generated ones are written into `work`. `NAME:TYPE` is the
+/// model with its matrices converted to another type, as `gen-llama:q4_k_m`.
 ///
 /// # Errors
-/// When there is none, or its file is not a model that can be run.
+/// When there is none, its file is not a model that can be run, or it cannot have that type.
 pub fn resolve(given: &str, work: &Path) -> Result<ResolvedModel, ModelError> {
+    let converted = given.rsplit_once(':').and_then(|(base, ty)| Some((base, ty, WeightMix::from_name(ty)?)));
+    let Some((base, ty, mix)) = converted.filter(|_| !Path::new(given).is_file()) else {
+        return resolve_as_it_is(given, work);
+    };
+    let base = resolve_as_it_is(base, work)?;
+    let ty = ty.to_lowercase();
+    let path = work.join(format!("{}-{ty}.gguf", base.name));
+    if !path.exists() {
+        model_file::requantize_model(&base.model, mix, &path)?;
+    }
+    let model = open(given, &path, base.name, base.settings, None)?;
+    Ok(ResolvedModel { weights: ty, ..model })
+}
+
+fn resolve_as_it_is(given: &str, work: &Path) -> Result<ResolvedModel, ModelError> {
     if let Some(spec) = GenerateSpec::preset(given) {
         let path = work.join(format!("{given}.gguf"));
         if !path.exists() {
@@ -184,6 +202,17 @@ pub fn resolve(given: &str, work: &Path) -> Result<ResolvedModel, ModelError> {
     // A file whose content the manifest knows gets the manifest's settings, wherever it lies.
     let settings = manifest.model.iter().find(|entry| entry.sha256 == model.sha256).map(Settings::from);
     Ok(ResolvedModel { settings: settings.unwrap_or_default(), ..model })
+}
+
+/// The weight type that a known model has of itself: what generated and listed models are before conversion.
+#[must_use]
+pub fn own_weights(name: &str) -> Option<String> {
+    if GenerateSpec::preset(name).is_some() {
+        return Some("f32".to_owned());
+    }
+    let work = tempfile::tempdir().ok()?;
+    let listed = manifest().ok()?.model.into_iter().any(|entry| entry.name == name);
+    listed.then(|| resolve_as_it_is(name, work.path()).ok().map(|model| model.weights))?
 }
 
 /// The names that [`resolve`] knows beside paths.
@@ -246,6 +275,7 @@ fn open(
     Ok(ResolvedModel {
         name,
         weights: weight_type(&model),
+        matrix_types: model.tensors().filter(|(_, t)| t.shape.len() > 1).map(|(_, t)| t.ty).collect(),
         path: path.to_owned(),
         sha256: is,
         model,
@@ -306,6 +336,17 @@ mod tests {
         assert_eq!(arith.settings.pad_left, Some(PadLeft { token: "bos".to_owned(), to: 8 }));
         let again = resolve(arith.path.to_str().unwrap(), work.path()).unwrap();
         assert_eq!(again.settings, arith.settings, "settings follow the content");
+    }
+
+    #[test]
+    fn a_type_after_the_name_converts_the_model() {
+        let work = tempfile::tempdir().unwrap();
+        let model = resolve("gen-llama:Q4_K_M", work.path()).unwrap();
+        assert_eq!((model.name.as_str(), model.weights.as_str()), ("gen-llama", "q4_k_m"));
+        assert_eq!(weight_type(&model.model), "q4_k_m", "the file says so itself");
+        assert!(model.matrix_types.contains(&TensorType::Q6_K), "{:?}", model.matrix_types);
+        let half = resolve("gen-dream:bf16", work.path()).unwrap();
+        assert_eq!(weight_type(&half.model), "bf16");
     }
 
     #[test]

@@ -96,6 +96,7 @@ fn offered(folder: &Path) -> Result<Probed, Failure> {
             info: describe(device, &selector),
             memory_free: (free > 0).then_some(free as u64),
             features: device.features(),
+            takes: takes(ggml, &selector)?,
             selector,
         })
     });
@@ -121,6 +122,16 @@ fn offered(folder: &Path) -> Result<Probed, Failure> {
             .map(|(name, _)| name.to_owned())
             .collect(),
     })
+}
+
+/// The types of matrices that the extra buffer type of `selector` takes.
+fn takes(ggml: &'static Ggml, selector: &DeviceSelector) -> Result<Option<Vec<String>>, Failure> {
+    if selector.buft.is_none() {
+        return Ok(None);
+    }
+    let request = runtime::DeviceRequest { name: selector.base.clone(), buffer: selector.buft.clone() };
+    let types = request.matrix_types(ggml).map_err(|error| Failure::from(&error))?;
+    Ok(Some(types.into_iter().map(|ty| ty.name().to_lowercase()).collect()))
 }
 
 /// What is known of a device.

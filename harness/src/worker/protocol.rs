@@ -121,6 +121,8 @@ pub struct ProbedDevice {
     pub memory_free: Option<u64>,
     /// What the backend says of itself.
     pub features: Vec<(String, String)>,
+    /// Where the selector names an extra buffer type: the types of matrices that it takes.
+    pub takes: Option<Vec<String>>,
 }
 
 /// A library of a build.

@@ -1,13 +1,13 @@
 //! Weights: every tensor of the model in the memory of the device that will use it, streamed there from
 //! the file in windows, so that the host never holds more than one.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use ggml_sys::{BufferType, Context, DType, Device, Ggml, Tensor};
-use model_file::{HyperParams, Model, TensorInfo};
+use model_file::{HyperParams, Model, TensorInfo, TensorType};
 
 use crate::cache::as_i64;
-use crate::device::Selected;
+use crate::device::{DeviceRequest, Selected};
 use crate::error::Error;
 use crate::placement::{BufferUse, Purpose};
 
@@ -74,6 +74,15 @@ impl Weights {
                 Some((_, group)) => group.push(item),
                 None => groups.push((item.home, vec![item])),
             }
+        }
+        if let Some(kind) = selected.matrices
+            && !groups.iter().any(|(home, _)| home.name() == kind.name())
+        {
+            let types: BTreeSet<&str> = model.tensors().map(|(_, info)| info.ty.name()).collect();
+            return Err(Error::UnsupportedNode {
+                device: kind.name(),
+                node: format!("MUL_MAT with weights of any type in this model ({types:?})"),
+            });
         }
         for (kind, group) in groups {
             weights.fill(ggml, model, kind, &group, selected)?;
@@ -173,6 +182,24 @@ fn home_of(
     }
     let own = s.device.buffer_type();
     Ok(if supports(ggml, s.device, info, usage, None)? { own } else { cpu })
+}
+
+impl DeviceRequest {
+    /// The types of which a matrix can lie in the requested buffer type.
+    ///
+    /// # Errors
+    /// When there is no such device or buffer type, or memory for the probe is short.
+    pub fn matrix_types(&self, ggml: &'static Ggml) -> Result<Vec<TensorType>, Error> {
+        let selected = self.select(ggml)?;
+        let mut taken = Vec::new();
+        for ty in model_file::quant::supported() {
+            let info = TensorInfo { name: String::new(), shape: vec![256, 256], ty, offset: 0, bytes: 0 };
+            if supports(ggml, selected.device, &info, Use::Matrix, selected.matrices)? {
+                taken.push(ty);
+            }
+        }
+        Ok(taken)
+    }
 }
 
 /// Asks the device for the op that will use the weight. A converting buffer type decides by where the
