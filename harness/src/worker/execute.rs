@@ -37,6 +37,7 @@ pub(super) fn execute(
     }
     let loaded = loaded.as_mut().expect("just loaded");
     let session = &mut loaded.session;
+    session.renew().map_err(|error| Failure::from(&error))?;
     let mut writer = CaptureWriter::new(session.hparams().n_vocab);
     let started = Instant::now();
     let text_tokens = match cell.id.case.mode {
@@ -89,8 +90,12 @@ fn load(
     let started = Instant::now();
     let model = Model::open(&cell.path).map_err(|e| Failure::from(&runtime::Error::from(e)))?;
     let request = DeviceRequest { name: job.device.base.clone(), buffer: job.device.buft.clone() };
-    let session =
+    let mut session =
         Session::open(ggml, &request, &model, options.clone()).map_err(|error| Failure::from(&error))?;
+    // One cache for all cells that this session will run.
+    let room = |cell: &JobCell| cell.inputs.prompt.len() + cell.inputs.follow;
+    let most = job.cells.iter().filter(|other| other.path == cell.path).map(room).max().unwrap_or(0);
+    session.reset_cache(most).map_err(|error| Failure::from(&error))?;
     let load_seconds = started.elapsed().as_secs_f64();
     Ok(Loaded { path: cell.path.clone(), options, session, model, load_seconds })
 }

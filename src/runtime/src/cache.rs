@@ -41,7 +41,10 @@ pub(crate) struct KvCache {
     /// Per layer `[head_dim * kv_heads, capacity]`.
     pub(crate) k: Vec<Tensor>,
     pub(crate) v: Vec<Tensor>,
+    /// Positions that may be filled.
     pub(crate) capacity: usize,
+    /// Positions there is memory for, at least `capacity`.
+    pub(crate) allocated: usize,
     /// Positions filled.
     pub(crate) used: usize,
     buffers: Vec<BufferUse>,
@@ -57,7 +60,14 @@ impl KvCache {
         home: impl Fn(usize) -> BufferType,
     ) -> Result<Self, Error> {
         let ne = [as_i64(hparams.head_dim * hparams.n_head_kv), as_i64(capacity)];
-        let mut cache = Self { k: Vec::new(), v: Vec::new(), capacity, used: 0, buffers: Vec::new() };
+        let mut cache = Self {
+            k: Vec::new(),
+            v: Vec::new(),
+            capacity,
+            allocated: capacity,
+            used: 0,
+            buffers: Vec::new(),
+        };
         let mut contexts: Vec<(BufferType, Context)> = Vec::new();
         for layer in 0..hparams.n_layer {
             let kind = home(layer);

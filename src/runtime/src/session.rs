@@ -118,16 +118,8 @@ impl Session {
         options: Options,
     ) -> Result<Self, Error> {
         let selected = request.select(ggml)?;
-        let mut backends = vec![Backend::new(selected.device)?];
-        if selected.device.name() != selected.cpu.name() {
-            backends.push(Backend::new(selected.cpu)?);
-        }
-        for backend in &backends {
-            // A GPU has no threads of ours to set.
-            let _ = backend.set_threads(options.threads.max(1));
-        }
         let weights = Weights::load(ggml, model, &selected, options.layers)?;
-        let scheduler = Scheduler::new(backends, graph_size(&model.hparams))?;
+        let scheduler = scheduler(&selected, &model.hparams, &options)?;
         let set_rows =
             ggml.optional_functions().iter().any(|(name, there)| *name == "ggml_set_rows" && *there);
         Ok(Self {
@@ -142,6 +134,18 @@ impl Session {
             placement: Placement::default(),
             set_rows,
         })
+    }
+
+    /// Gives the compute buffers back and starts with a fresh scheduler, as a session that was just opened
+    /// does; weights and cache stay. Cells that share a session begin with this, so that none depends on what
+    /// ran before it: on Mesa 22.3's llvmpipe a graph that made the buffers of an earlier one grow crashed in
+    /// one of three runs.
+    ///
+    /// # Errors
+    /// When the device cannot be initialised again.
+    pub fn renew(&mut self) -> Result<(), Error> {
+        self.scheduler = scheduler(&self.selected, &self.hparams, &self.options)?;
+        Ok(())
     }
 
     /// The model's hyper-parameters.
@@ -189,14 +193,16 @@ impl Session {
         self.compute(&Request { tokens, positions: &positions, rows, cached: None, keep_kv })
     }
 
-    /// Empties the cache and makes sure that it holds `capacity` positions.
+    /// Empties the cache and makes room for `capacity` positions; more count as full. Memory that is there is
+    /// kept: one allocation serves a session whose first call asks for the most.
     ///
     /// # Errors
     /// When memory is short.
     pub fn reset_cache(&mut self, capacity: usize) -> Result<(), Error> {
         match &mut self.cache {
-            Some(cache) if cache.capacity == capacity => {
+            Some(cache) if cache.allocated >= capacity => {
                 cache.used = 0;
+                cache.capacity = capacity;
                 return Ok(());
             }
             _ => self.cache = None,
@@ -381,6 +387,19 @@ impl Session {
         }
         Ok(pins)
     }
+}
+
+/// A scheduler over the device and, behind it, the CPU.
+fn scheduler(selected: &Selected, hparams: &HyperParams, options: &Options) -> Result<Scheduler, Error> {
+    let mut backends = vec![Backend::new(selected.device)?];
+    if selected.device.name() != selected.cpu.name() {
+        backends.push(Backend::new(selected.cpu)?);
+    }
+    for backend in &backends {
+        // A GPU has no threads of ours to set.
+        let _ = backend.set_threads(options.threads.max(1));
+    }
+    Ok(Scheduler::new(backends, graph_size(hparams))?)
 }
 
 /// Room for the nodes and leaves of one forward pass, twice over as the scheduler asks for.
