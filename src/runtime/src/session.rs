@@ -179,6 +179,23 @@ impl Session {
         &self.hparams
     }
 
+    /// The type of the K/V cache.
+    #[must_use]
+    pub fn kv_type(&self) -> KvType {
+        self.options.kv
+    }
+
+    /// Tokens computed at once; all of them where none.
+    #[must_use]
+    pub fn micro_batch(&self) -> Option<usize> {
+        self.options.micro_batch
+    }
+
+    /// Computes at most so many tokens at once from now on.
+    pub fn set_micro_batch(&mut self, tokens: Option<usize>) {
+        self.options.micro_batch = tokens;
+    }
+
     /// The selected device.
     #[must_use]
     pub fn device(&self) -> Device {
