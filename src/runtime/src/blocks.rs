@@ -115,7 +115,6 @@ impl Builder<'_> {
         let (k, v) = self.through_cache(k, v, layer)?;
         let scale = 1.0 / (h.head_dim as f32).sqrt();
         let q = self.ctx.permute(&q, [0, 2, 1, 3]);
-        let k = self.ctx.permute(&k, [0, 2, 1, 3]);
         let mixed = match self.attention {
             Attention::Explicit => self.explicit_attention(&q, &k, &v, scale, layer),
             Attention::Flash => self.flash_attention(&q, &k, &v, scale, layer),
@@ -158,17 +157,24 @@ impl Builder<'_> {
         Ok((through(&k, &cache.k[layer], "k")?, through(&v, &cache.v[layer], "v")?))
     }
 
-    /// `softmax(K^T Q scale + mask) V`: `q [head_dim, n, heads]`, `k [head_dim, n_kv, kv_heads]`,
-    /// `v [head_dim, kv_heads, n_kv]`; the result is `[head_dim * heads, n]`. ggml repeats each K/V head over
+    /// `softmax(K^T Q scale + mask) V`: `q [head_dim, n, heads]`, `k` and `v`
+    /// `[head_dim, kv_heads, n_kv]`; the result is `[head_dim * heads, n]`. ggml repeats each K/V head over
     /// the query heads of its group.
     fn explicit_attention(&self, q: &Tensor, k: &Tensor, v: &Tensor, scale: f32, layer: usize) -> Tensor {
         let h = self.hparams;
-        let scores = named(self.ctx.mul_mat_f32(k, q), "kq", layer);
+        // Products with a permuted view of blocks would leave a GPU for the CPU.
+        let f32 = |t: &Tensor, what| named(self.ctx.cast(t, DType::F32), what, layer);
+        let k = match k.dtype() {
+            DType::F32 | DType::F16 => k.clone(),
+            _ => f32(k, "k_f32"),
+        };
+        let k = self.ctx.permute(&k, [0, 2, 1, 3]);
+        let scores = named(self.ctx.mul_mat_f32(&k, q), "kq", layer);
         let weights = named(self.ctx.soft_max(&scores, self.mask.as_ref(), scale), "kq_soft_max", layer);
         // Blocks cannot be transposed, and 16-bit values would turn the weights into 16 bits too.
         let v = match v.dtype() {
             DType::F32 => v.clone(),
-            _ => named(self.ctx.cast(v, DType::F32), "v_f32", layer),
+            _ => f32(v, "v_f32"),
         };
         let v = named(self.ctx.cont(&self.ctx.permute(&v, [1, 2, 0, 3])), "v_transposed", layer);
         let mixed = named(self.ctx.mul_mat(&v, &weights), "kqv", layer);
@@ -179,8 +185,8 @@ impl Builder<'_> {
     /// The same in one node, which reads keys and values as they are stored.
     fn flash_attention(&self, q: &Tensor, k: &Tensor, v: &Tensor, scale: f32, layer: usize) -> Tensor {
         let h = self.hparams;
-        let v = self.ctx.permute(v, [0, 2, 1, 3]);
-        let mixed = self.ctx.flash_attention(q, k, &v, self.mask.as_ref(), scale);
+        let [k, v] = [k, v].map(|t| self.ctx.permute(t, [0, 2, 1, 3]));
+        let mixed = self.ctx.flash_attention(q, &k, &v, self.mask.as_ref(), scale);
         let mixed = named(mixed, "kqv_flash", layer);
         self.ctx.reshape_2d(&mixed, [as_i64(h.head_dim * h.n_head), as_i64(self.n)])
     }
