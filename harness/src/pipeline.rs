@@ -8,7 +8,9 @@ use crate::plan::inputs::{Inputs, Wishes, inputs};
 use crate::plan::models::{ModelError, ResolvedModel};
 use crate::plan::{Case, CellId, DeviceSelector};
 use crate::report::{Cell, Environment, Report, Run};
-use crate::verdict::{ExitCode, Key, Status, ToleranceError, Tolerances, Verdict, judge, reference_fault};
+use crate::verdict::{
+    ExitCode, Key, Status, ToleranceError, Tolerances, Verdict, judge, reference_fault, with_checks,
+};
 use crate::worker::{self, Ended, Failure, FailureKind, JobCell, Probed, Progress, RunJob, Workplace};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
@@ -346,6 +348,9 @@ fn cell(
                     match compare(&mut reference, &mut test, &limits) {
                         Ok(metrics) => {
                             let judged = judge(&metrics, &placement, &limits, id.device.is_cpu());
+                            let judged = with_checks(judged, "", &test.meta().checks, &limits);
+                            let checks = &reference.meta().checks;
+                            let judged = with_checks(judged, "the reference: ", checks, &limits);
                             cell.set_verdict(fault.unwrap_or(judged));
                             cell.metrics = Some(metrics);
                         }
@@ -403,6 +408,9 @@ fn rerun(plan: &Plan, id: &CellId) -> Result<String, RunError> {
     }
     if let Some(n) = wishes.steps {
         flag("steps", n.to_string());
+    }
+    if let Some(path) = &wishes.draft {
+        flag("draft", path.display().to_string());
     }
     Ok(shlex::try_join(words.iter().map(String::as_str)).unwrap_or_else(|_| words.join(" ")))
 }

@@ -45,6 +45,39 @@ pub struct CaptureMeta {
     /// Anything a reader of the report should know.
     #[serde(default)]
     pub notes: Vec<String>,
+    /// What the worker found when it compared the device with itself.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub checks: Vec<Check>,
+}
+
+named_enum! {
+    /// What the figure of a check is held to.
+    pub enum CheckBound as "bound" {
+        /// It must be 0.
+        Exact = "exact",
+        /// The cell's limit of logits NMSE.
+        Logits = "logits",
+        /// The cell's limit of K/V NMSE.
+        Kv = "kv",
+        /// Nothing: it is reported.
+        Reported = "reported",
+    }
+}
+
+/// Something that a device was found to do against itself: going on from a restored cache, say, against going on
+/// without a pause.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Check {
+    /// What was compared.
+    pub name: String,
+    /// The figure.
+    #[serde(with = "crate::figure")]
+    pub value: f64,
+    /// What it is held to.
+    pub bound: CheckBound,
+    /// What a reader should know beside it; may be empty.
+    #[serde(default)]
+    pub detail: String,
 }
 
 /// The model of a capture.
@@ -144,6 +177,7 @@ impl CaptureMeta {
             timings: BTreeMap::new(),
             text: None,
             notes: Vec::new(),
+            checks: Vec::new(),
         }
     }
 }

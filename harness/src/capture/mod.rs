@@ -7,6 +7,9 @@
 //! | `step` | `[rows]` | I32 | the forward pass that computed the row, from 0 |
 //! | `tokens` | `[n]` | I32 | the tokens that were fed in, the reference's own trajectory included |
 //! | `k.N`, `v.N` | `[positions, kv_heads, head_dim]` | F32 | the caches of layer N; K after RoPE, dequantised |
+//! | `k_raw.N`, `v_raw.N` | as `k.N` | F32 | optional: the same before a quantised cache stored them |
+//! | `profile.impact` | `[layers]` | F32 | optional: how much each layer changes the residual stream |
+//! | `profile.skipped` | `[m]` | I32 | optional: the layers that were left out |
 //! | `greedy` | `[m]` | I32 | optional: tokens of the free run; of a masked generation the whole final sequence |
 //! | `greedy.margin` | `[m]` | F32 | optional: the arm's own margin of each `greedy` token, see below |
 //! | `unmask.step`, `.position`, `.token` | `[m]` | I32 | optional: the trajectory of a masked generation |
@@ -30,7 +33,9 @@ pub(crate) mod sample;
 mod writer;
 
 pub use error::CaptureError;
-pub use meta::{BuildFile, BuildInfo, CaptureMeta, DeviceInfo, DeviceKind, ModelInfo, SCHEMA};
+pub use meta::{
+    BuildFile, BuildInfo, CaptureMeta, Check, CheckBound, DeviceInfo, DeviceKind, ModelInfo, SCHEMA,
+};
 pub use reader::CaptureReader;
 pub use runtime::{BackendNodes, BufferUse, Fallback, Placement, Purpose};
 pub use writer::CaptureWriter;
@@ -50,8 +55,39 @@ named_enum! {
 impl Cache {
     /// The name of the tensor that holds this cache of one layer.
     pub fn tensor(self, layer: usize) -> String {
-        format!("{self}.{layer}")
+        KvSet::Stored.tensor(self, layer)
     }
+}
+
+/// Which of the two states of a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KvSet {
+    /// As it is stored, dequantised.
+    Stored,
+    /// As it was computed, before a quantised cache stored it.
+    BeforeStoring,
+}
+
+impl KvSet {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Stored, Self::BeforeStoring];
+
+    /// The name of the tensor that holds `cache` of one layer in this state.
+    pub fn tensor(self, cache: Cache, layer: usize) -> String {
+        match self {
+            Self::Stored => format!("{cache}.{layer}"),
+            Self::BeforeStoring => format!("{cache}_raw.{layer}"),
+        }
+    }
+}
+
+/// What a profile of the layers said.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LayerProfile {
+    /// The squared norm of the change that each layer makes to the residual stream.
+    pub impact: Vec<f64>,
+    /// The layers that were left out, in order.
+    pub skipped: Vec<i32>,
 }
 
 /// The trajectory of a masked generation, one entry for each token that was unmasked, in that order.

@@ -2,7 +2,7 @@
 
 use super::header::TensorFile;
 use super::meta::SCHEMA;
-use super::{Cache, CaptureError, CaptureMeta, Unmask};
+use super::{Cache, CaptureError, CaptureMeta, KvSet, LayerProfile, Unmask};
 use std::path::Path;
 
 /// An open capture. Shapes, types and row counts were checked when it was opened; tensors stay on disk.
@@ -15,7 +15,9 @@ pub struct CaptureReader {
     tokens: Vec<i32>,
     positions: Vec<i32>,
     step: Vec<i32>,
-    kv_shapes: Vec<[[usize; 3]; 2]>,
+    /// By [`KvSet`].
+    kv_shapes: [Vec<[[usize; 3]; 2]>; 2],
+    profile: Option<LayerProfile>,
     greedy: Option<Vec<i32>>,
     greedy_margin: Option<Vec<f64>>,
     unmask: Option<Unmask>,
@@ -69,7 +71,16 @@ impl CaptureReader {
         };
         let positions = row_list("positions", &|row| i32::try_from(row).unwrap_or(i32::MAX))?;
         let step = row_list("step", &|_| 0)?;
-        let kv_shapes = kv_shapes(&file, &names)?;
+        let [stored, before] = KvSet::ALL.map(|set| kv_shapes(&file, &names, set));
+        let kv_shapes = [stored?, before?];
+        let profile = if has("profile.impact") {
+            let [layers] = file.float_shape("profile.impact")?;
+            let mut impact = Vec::new();
+            file.rows("profile.impact", 0, layers, &mut impact)?;
+            Some(LayerProfile { impact, skipped: file.integers("profile.skipped")? })
+        } else {
+            None
+        };
 
         let greedy = if has("greedy") { Some(file.integers("greedy")?) } else { None };
         let greedy_margin = match (&greedy, has("greedy.margin")) {
@@ -105,6 +116,7 @@ impl CaptureReader {
             positions,
             step,
             kv_shapes,
+            profile,
             greedy,
             greedy_margin,
             unmask,
@@ -138,7 +150,12 @@ impl CaptureReader {
 
     /// Layers whose K and V were captured.
     pub fn layers(&self) -> usize {
-        self.kv_shapes.len()
+        self.layers_of(KvSet::Stored)
+    }
+
+    /// Layers whose K and V were captured in one state.
+    pub fn layers_of(&self, set: KvSet) -> usize {
+        self.kv_shapes[set as usize].len()
     }
 
     /// `[positions, kv_heads, head_dim]` of one cache.
@@ -146,7 +163,20 @@ impl CaptureReader {
     /// # Panics
     /// When `layer` is not below [`Self::layers`].
     pub fn kv_shape(&self, cache: Cache, layer: usize) -> [usize; 3] {
-        self.kv_shapes[layer][cache as usize]
+        self.kv_shape_of(KvSet::Stored, cache, layer)
+    }
+
+    /// `[positions, kv_heads, head_dim]` of one cache in one state.
+    ///
+    /// # Panics
+    /// When `layer` is not below [`Self::layers_of`].
+    pub fn kv_shape_of(&self, set: KvSet, cache: Cache, layer: usize) -> [usize; 3] {
+        self.kv_shapes[set as usize][layer][cache as usize]
+    }
+
+    /// What a profile of the layers said.
+    pub fn profile(&self) -> Option<&LayerProfile> {
+        self.profile.as_ref()
     }
 
     /// The tokens that were fed in.
@@ -206,7 +236,26 @@ impl CaptureReader {
         count: usize,
         out: &mut Vec<f64>,
     ) -> Result<(), CaptureError> {
-        self.file.rows(&cache.tensor(layer), first, count, out)
+        self.kv_of(KvSet::Stored, cache, layer, first, count, out)
+    }
+
+    /// As [`Self::kv`], in one state.
+    ///
+    /// # Errors
+    /// The file system's.
+    ///
+    /// # Panics
+    /// When the layer or the positions are not in the capture.
+    pub fn kv_of(
+        &mut self,
+        set: KvSet,
+        cache: Cache,
+        layer: usize,
+        first: usize,
+        count: usize,
+        out: &mut Vec<f64>,
+    ) -> Result<(), CaptureError> {
+        self.file.rows(&set.tensor(cache, layer), first, count, out)
     }
 }
 
@@ -230,24 +279,25 @@ fn read_meta(file: &TensorFile) -> Result<CaptureMeta, CaptureError> {
     Ok(meta)
 }
 
-/// The shapes of `k.N` and `v.N` for N = 0, 1, …; a gap between them is a missing tensor.
-fn kv_shapes(file: &TensorFile, names: &[String]) -> Result<Vec<[[usize; 3]; 2]>, CaptureError> {
+/// The shapes of K and V in one state for layers 0, 1, …; a gap between them is a missing tensor.
+fn kv_shapes(file: &TensorFile, names: &[String], set: KvSet) -> Result<Vec<[[usize; 3]; 2]>, CaptureError> {
     let layer = |name: &str| {
-        let (cache, layer) = name.split_once('.')?;
-        (cache == "k" || cache == "v").then(|| layer.parse::<usize>().ok()).flatten()
+        let layer = name.split_once('.')?.1.parse::<usize>().ok()?;
+        Cache::ALL.iter().any(|&cache| set.tensor(cache, layer) == name).then_some(layer)
     };
     // Every layer needs a tensor, so a name like `k.4000000000` cannot make this loop long.
     let count = names.iter().filter_map(|name| layer(name)).max().map_or(0, |last| last.saturating_add(1));
     let mut shapes = Vec::new();
     for layer in 0..count {
-        let k = file.float_shape::<3>(&Cache::K.tensor(layer))?;
-        let v = file.float_shape::<3>(&Cache::V.tensor(layer))?;
+        let [k_name, v_name] = [Cache::K, Cache::V].map(|cache| set.tensor(cache, layer));
+        let k = file.float_shape::<3>(&k_name)?;
+        let v = file.float_shape::<3>(&v_name)?;
         if k.contains(&0) {
-            return Err(file.wrong(&Cache::K.tensor(layer), format!("{k:?}"), "no empty dimension"));
+            return Err(file.wrong(&k_name, format!("{k:?}"), "no empty dimension"));
         }
         if k[..2] != v[..2] || v[2] == 0 {
             let expected = format!("{} positions and {} heads, as K has", k[0], k[1]);
-            return Err(file.wrong(&Cache::V.tensor(layer), format!("{v:?}"), expected));
+            return Err(file.wrong(&v_name, format!("{v:?}"), expected));
         }
         shapes.push([k, v]);
     }

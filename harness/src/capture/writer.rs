@@ -2,7 +2,7 @@
 
 use super::meta::SCHEMA;
 use super::reader::{META_KEY, SCHEMA_KEY};
-use super::{Cache, CaptureError, CaptureMeta, Unmask};
+use super::{Cache, CaptureError, CaptureMeta, KvSet, LayerProfile, Unmask};
 use crate::atomic;
 use safetensors::{Dtype, View};
 use std::borrow::Cow;
@@ -57,6 +57,22 @@ impl CaptureWriter {
             self.extra.push((cache.tensor(self.layers), Tensor::floats(values, &shape)));
         }
         self.layers += 1;
+    }
+
+    /// Adds what the caches of layer `layer` were before they were stored, both of `shape`
+    /// `[positions, kv_heads, head_dim]`.
+    pub fn layer_before_storing(&mut self, layer: usize, k: &[f32], v: &[f32], shape: [usize; 3]) {
+        for (cache, values) in [(Cache::K, k), (Cache::V, v)] {
+            let name = KvSet::BeforeStoring.tensor(cache, layer);
+            self.extra.push((name, Tensor::floats(values, &shape)));
+        }
+    }
+
+    /// Sets what a profile of the layers said.
+    pub fn profile(&mut self, profile: &LayerProfile) {
+        let impact: Vec<f32> = profile.impact.iter().map(|&v| v as f32).collect();
+        self.extra.push(("profile.impact".to_owned(), Tensor::floats(&impact, &[impact.len()])));
+        self.extra.push(("profile.skipped".to_owned(), Tensor::integers(&profile.skipped)));
     }
 
     /// Sets the tokens of the free run.

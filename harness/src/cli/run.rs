@@ -21,6 +21,8 @@ Examples:
   ggml-parity run --model model.gguf --device Vulkan0
       one model file on one device, in every mode its architecture has
   ggml-parity run --model dream-arith --mode generate --prompt '15*23?' --device Vulkan0
+  ggml-parity run --model gen-qwen2 --mode decode --options 'attn=flash&kv=q8_0' --device CUDA0
+      flash attention on a quantised K/V cache
   ggml-parity run --cell 'gen-qwen2/f32/decode@npm-3.21.1:Vulkan0'
       one cell by its id, as reports name it";
 
@@ -40,7 +42,7 @@ pub(super) struct Args {
     /// A device under test, by exact name: Vulkan0, CPU@x64, CPU+repack, BUILD:CUDA0; repeat for several
     #[arg(long, value_name = "NAME")]
     device: Vec<DeviceSelector>,
-    /// A mode (full, prefill, decode, generate); repeat for several
+    /// A mode (full, prefill, decode, batch, profile, generate, speculative, lifecycle); repeat for several
     #[arg(long, value_name = "MODE")]
     mode: Vec<Mode>,
     /// Options of the cases as ids write them: `kv=f16&n=64`
@@ -55,6 +57,9 @@ pub(super) struct Args {
     /// Tokens to generate
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     generate: Option<u32>,
+    /// A GGUF file whose model proposes tokens in mode speculative [default: the model without half its layers]
+    #[arg(long, value_name = "FILE")]
+    draft: Option<PathBuf>,
     /// Steps of a masked generation
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     steps: Option<u32>,
@@ -121,6 +126,7 @@ fn plan(args: &Args, workplace: &Workplace, work: &Path) -> Result<Plan, RunErro
             RunError::Environment(format!("cell {id}: no build `{}`; opened: {}", id.build, names.join(", ")))
         })?;
         build.check(&id.device)?;
+        id.case.check().map_err(|error| RunError::Usage(format!("cell {id}: {error}")))?;
     }
     if cells.is_empty() {
         let offered: Vec<String> =
@@ -138,6 +144,7 @@ fn plan(args: &Args, workplace: &Workplace, work: &Path) -> Result<Plan, RunErro
             prompt: args.prompt.clone(),
             generate: args.generate.map(|n| n as usize),
             steps: args.steps.map(|n| n as usize),
+            draft: args.draft.clone(),
         },
         threads: args.threads.map_or_else(default_threads, |n| n as usize),
         tolerances: Tolerances::embedded(),

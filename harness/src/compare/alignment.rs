@@ -1,7 +1,7 @@
 //! Whether two captures are of the same thing: same model, same tokens, same rows, same layers.
 
 use super::CompareError;
-use crate::capture::{Cache, CaptureReader};
+use crate::capture::{Cache, CaptureReader, KvSet};
 
 /// Checks everything that must be equal before any figure means something. `with_caches` includes K and V.
 pub(super) fn check(
@@ -27,12 +27,19 @@ pub(super) fn check(
     same_list("unmask.position", &reference_unmask.position, &test_unmask.position)?;
     same_list("unmask.token", &reference_unmask.token, &test_unmask.token)?;
     if with_caches {
-        same("layers of K/V", reference.layers(), test.layers())?;
-        for layer in 0..reference.layers() {
-            for &cache in Cache::ALL {
-                let shape = |reader: &CaptureReader| format!("{:?}", reader.kv_shape(cache, layer));
-                let what = format!("the shape of {}", cache.tensor(layer));
-                CompareError::unless_equal(what, shape(reference), shape(test))?;
+        for set in KvSet::ALL {
+            let what = match set {
+                KvSet::Stored => "layers of K/V",
+                KvSet::BeforeStoring => "layers of K/V before storing",
+            };
+            same(what, reference.layers_of(set), test.layers_of(set))?;
+            for layer in 0..reference.layers_of(set) {
+                for &cache in Cache::ALL {
+                    let shape =
+                        |reader: &CaptureReader| format!("{:?}", reader.kv_shape_of(set, cache, layer));
+                    let what = format!("the shape of {}", set.tensor(cache, layer));
+                    CompareError::unless_equal(what, shape(reference), shape(test))?;
+                }
             }
         }
     }

@@ -4,7 +4,7 @@ use super::nmse::Nmse;
 use super::nonfinite::NonFinite;
 use super::order::{badness, worst_index};
 use super::{CompareError, block_rows};
-use crate::capture::{Cache, CaptureReader};
+use crate::capture::{Cache, CaptureReader, KvSet};
 use crate::verdict::within;
 use serde::{Deserialize, Serialize};
 
@@ -92,6 +92,7 @@ struct CacheSums {
 pub(super) fn compare(
     reference: &mut CaptureReader,
     test: &mut CaptureReader,
+    set: KvSet,
     limit: f64,
     nonfinite: &mut NonFinite,
 ) -> Result<Option<KvNmse>, CompareError> {
@@ -99,10 +100,10 @@ pub(super) fn compare(
     let mut layers = Vec::new();
     let mut first_bad = None;
     let mut worst: Option<WorstCache> = None;
-    for layer in 0..reference.layers() {
+    for layer in 0..reference.layers_of(set) {
         let mut values = [0.0; 2];
         for &cache in Cache::ALL {
-            let sums = sum_cache(reference, test, cache, layer, nonfinite)?;
+            let sums = sum_cache(reference, test, set, cache, layer, nonfinite)?;
             let nmse = sums.total.value();
             totals[cache as usize].merge(sums.total);
             values[cache as usize] = nmse;
@@ -123,20 +124,21 @@ pub(super) fn compare(
 fn sum_cache(
     reference: &mut CaptureReader,
     test: &mut CaptureReader,
+    set: KvSet,
     cache: Cache,
     layer: usize,
     nonfinite: &mut NonFinite,
 ) -> Result<CacheSums, CompareError> {
-    let [positions, heads, width] = reference.kv_shape(cache, layer);
-    let name = cache.tensor(layer);
+    let [positions, heads, width] = reference.kv_shape_of(set, cache, layer);
+    let name = set.tensor(cache, layer);
     let block = block_rows(heads * width);
     let (mut r, mut x) = (Vec::new(), Vec::new());
     let mut sums =
         CacheSums { total: Nmse::default(), heads: vec![Nmse::default(); heads], positions: Vec::new() };
     for first in (0..positions).step_by(block) {
         let count = block.min(positions - first);
-        reference.kv(cache, layer, first, count, &mut r)?;
-        test.kv(cache, layer, first, count, &mut x)?;
+        reference.kv_of(set, cache, layer, first, count, &mut r)?;
+        test.kv_of(set, cache, layer, first, count, &mut x)?;
         let rows = r.chunks_exact(heads * width).zip(x.chunks_exact(heads * width));
         for (offset, (r, x)) in rows.enumerate() {
             nonfinite.scan(&name, first + offset, r, x);

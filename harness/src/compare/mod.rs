@@ -21,7 +21,7 @@ pub use nmse::{LogitsNmse, Nmse, WorstRow};
 pub use nonfinite::{NonFinite, NonFiniteCounts, NonFinitePlace};
 pub use top_token::{Mismatch, MismatchKind, TopToken};
 
-use crate::capture::CaptureReader;
+use crate::capture::{CaptureReader, KvSet};
 use crate::verdict::Limits;
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +32,9 @@ pub struct Metrics {
     pub logits: LogitsNmse,
     /// NMSE of the caches; `None` where they were not compared or neither capture holds any.
     pub kv: Option<KvNmse>,
+    /// NMSE of what a quantised cache was given to store; `None` where that was not captured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kv_before_storing: Option<KvNmse>,
     /// Top-token agreement.
     pub top_token: TopToken,
     /// Greedy equality; `None` where the case has no free run.
@@ -100,13 +103,18 @@ pub fn compare(
         }
     }
     let kv = match &limits.kv_nmse {
-        Some(bound) => kv::compare(reference, test, bound.limit, &mut nonfinite)?,
+        Some(bound) => kv::compare(reference, test, KvSet::Stored, bound.limit, &mut nonfinite)?,
+        None => None,
+    };
+    let kv_before_storing = match &limits.kv_before_storing_nmse {
+        Some(bound) => kv::compare(reference, test, KvSet::BeforeStoring, bound.limit, &mut nonfinite)?,
         None => None,
     };
     let greedy = greedy::compare(reference, test, margins, sums.mean_square(), limits.logits_nmse.limit);
     Ok(Metrics {
         logits: sums.finish(|row| places[row]),
         kv,
+        kv_before_storing,
         top_token: top_tokens.finish(),
         greedy,
         nonfinite,

@@ -22,8 +22,16 @@ named_enum! {
         Prefill = "prefill",
         /// One token at a time on a filled cache.
         Decode = "decode",
+        /// n tokens on a filled cache.
+        Batch = "batch",
+        /// Decoding without the layers that matter least to the prompt.
+        Profile = "profile",
         /// Generation, compared on the reference's own trajectory and free running.
         Generate = "generate",
+        /// A draft model proposes tokens, the model checks them in one batch.
+        Speculative = "speculative",
+        /// A cache that is saved and restored, reused, and shifted.
+        Lifecycle = "lifecycle",
     }
 }
 
@@ -39,6 +47,16 @@ pub struct Case {
     pub mode: Mode,
     /// The options.
     pub options: Options,
+}
+
+impl Case {
+    /// Checks that every option means something in this mode.
+    ///
+    /// # Errors
+    /// The first option that does not.
+    pub fn check(&self) -> Result<(), IdError> {
+        self.options.causal.check(self.mode)
+    }
 }
 
 impl fmt::Display for Case {
@@ -138,7 +156,7 @@ impl From<CellId> for String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Attention, KvType};
+    use crate::plan::{Attention, CausalOptions, KvType};
     use proptest::prelude::*;
 
     fn names() -> impl Strategy<Value = String> {
@@ -149,10 +167,28 @@ mod tests {
         proptest::sample::select(all)
     }
 
+    fn causal() -> impl Strategy<Value = CausalOptions> {
+        let count = || proptest::option::of(1u32..);
+        let decimal = || proptest::option::of("0\\.[1-9]{1,6}".prop_map(|text| text.parse().unwrap()));
+        (count(), count(), count(), decimal(), count(), decimal(), decimal(), count()).prop_map(
+            |(window, skip, ahead, penalty, top_k, top_p, temp, seed)| CausalOptions {
+                window,
+                skip,
+                ahead,
+                penalty,
+                top_k,
+                top_p,
+                temp,
+                seed,
+            },
+        )
+    }
+
     fn options() -> impl Strategy<Value = Options> {
         let count = || proptest::option::of(1u32..);
-        (one_of(Attention::ALL), one_of(KvType::ALL), count(), count(), count(), count())
-            .prop_map(|(attn, kv, ub, n, threads, layers)| Options { attn, kv, ub, n, threads, layers })
+        (one_of(Attention::ALL), one_of(KvType::ALL), count(), count(), count(), count(), causal()).prop_map(
+            |(attn, kv, ub, n, threads, layers, causal)| Options { attn, kv, ub, n, threads, layers, causal },
+        )
     }
 
     fn cells() -> impl Strategy<Value = CellId> {

@@ -7,11 +7,14 @@ use model_file::tokenizer::Tokenizer;
 use runtime::generate::masked::Schedule;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use std::path::PathBuf;
 
 /// Sequence length of models without prompts: one more than a multiple of every tile size in use.
 const DEFAULT_LENGTH: usize = 33;
 /// Tokens to decode where the manifest does not say.
 const DEFAULT_GENERATE: usize = 8;
+/// Tokens to decode in runs of several, as a draft's proposals are.
+const DEFAULT_LONG: usize = 24;
 
 /// What a case computes on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -26,6 +29,9 @@ pub struct Inputs {
     pub schedule: Schedule,
     /// Whether the tokens are text, so that results are worth decoding.
     pub is_text: bool,
+    /// The draft model of `speculative`; the model itself without half its layers where none.
+    #[serde(default)]
+    pub draft: Option<PathBuf>,
 }
 
 /// What the command line may set.
@@ -37,6 +43,8 @@ pub struct Wishes {
     pub generate: Option<usize>,
     /// Steps of a masked generation.
     pub steps: Option<usize>,
+    /// The file of a draft model.
+    pub draft: Option<PathBuf>,
 }
 
 /// The inputs of `case` on `model`.
@@ -49,22 +57,28 @@ pub fn inputs(model: &ResolvedModel, case: &Case, wishes: &Wishes) -> Result<Inp
     let length = case.options.n.map(|n| n as usize);
     let diffusion = model.model.hparams.architecture.is_diffusion();
     let schedule = settings.schedule.unwrap_or_default();
+    let draft = wishes.draft.clone().filter(|_| case.mode == Mode::Speculative);
     let follow = wishes.generate.or(settings.generate);
+    let default_follow = match case.mode {
+        Mode::Generate | Mode::Speculative => DEFAULT_LONG,
+        _ => DEFAULT_GENERATE,
+    };
     let steps = |masks: usize| wishes.steps.or(settings.steps).unwrap_or_else(|| masks.div_ceil(2)).max(1);
     if let Some(text) = text.filter(|_| length.is_none()) {
         let prompt = tokenise(model, text)?;
         let follow = match (diffusion, case.mode) {
-            (false, Mode::Prefill) => 0,
-            _ => follow.unwrap_or(DEFAULT_GENERATE),
+            (false, Mode::Prefill | Mode::Batch | Mode::Lifecycle) => 0,
+            (false, _) => follow.unwrap_or(default_follow),
+            (true, _) => follow.unwrap_or(DEFAULT_GENERATE),
         };
-        return Ok(Inputs { prompt, follow, steps: steps(follow), schedule, is_text: true });
+        return Ok(Inputs { prompt, follow, steps: steps(follow), schedule, is_text: true, draft });
     }
     // Without text, a seeded sequence: half of it masks for masked diffusion.
     let length = length.unwrap_or(DEFAULT_LENGTH);
     let (prompt, follow) = match (diffusion, case.mode) {
         (true, _) => (length / 2, length - length / 2),
-        (false, Mode::Prefill) => (length, 0),
-        (false, _) => (length, follow.unwrap_or(DEFAULT_GENERATE)),
+        (false, Mode::Prefill | Mode::Batch | Mode::Lifecycle) => (length, 0),
+        (false, _) => (length, follow.unwrap_or(default_follow)),
     };
     Ok(Inputs {
         prompt: random_tokens(model, prompt),
@@ -72,6 +86,7 @@ pub fn inputs(model: &ResolvedModel, case: &Case, wishes: &Wishes) -> Result<Inp
         steps: steps(follow),
         schedule,
         is_text: false,
+        draft,
     })
 }
 

@@ -61,7 +61,7 @@ impl Preset {
 #[must_use]
 pub fn default_modes(model: &ResolvedModel) -> Vec<Mode> {
     if !model.model.hparams.architecture.is_diffusion() {
-        return vec![Mode::Prefill, Mode::Decode];
+        return vec![Mode::Prefill, Mode::Decode, Mode::Batch, Mode::Lifecycle];
     }
     let generates = model.settings.generate.is_some();
     [Some(Mode::Full), generates.then_some(Mode::Generate)].into_iter().flatten().collect()
@@ -72,8 +72,13 @@ pub fn default_modes(model: &ResolvedModel) -> Vec<Mode> {
 pub fn has_mode(model: &ResolvedModel, mode: Mode) -> bool {
     let diffusion = model.model.hparams.architecture.is_diffusion();
     match mode {
-        Mode::Full | Mode::Generate => diffusion,
-        Mode::Prefill | Mode::Decode => !diffusion,
+        Mode::Full => diffusion,
+        Mode::Generate => true,
+        // Some layer must be left between the protected ones.
+        Mode::Profile => {
+            !diffusion && model.model.hparams.n_layer > 2 * runtime::generate::profile::PROTECTED
+        }
+        Mode::Prefill | Mode::Decode | Mode::Batch | Mode::Speculative | Mode::Lifecycle => !diffusion,
     }
 }
 

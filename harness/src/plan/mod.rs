@@ -1,6 +1,8 @@
 //! What is to be run: cases, devices and the ids that name them everywhere.
 
 pub mod case;
+pub mod causal;
+pub mod decimal;
 pub mod inputs;
 pub mod matrix;
 pub mod models;
@@ -8,6 +10,7 @@ pub mod options;
 pub mod selector;
 
 pub use case::{Case, CellId, Mode};
+pub use causal::CausalOptions;
 pub use options::{Attention, KvType, Options};
 pub use selector::DeviceSelector;
 

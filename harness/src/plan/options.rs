@@ -1,6 +1,6 @@
 //! The options of a case, and their place in its id.
 
-use super::IdError;
+use super::{CausalOptions, IdError};
 use crate::named::named_enum;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -46,16 +46,28 @@ pub struct Options {
     pub threads: Option<u32>,
     /// Layers on the device, from the first; `None` is all of them.
     pub layers: Option<u32>,
+    /// Autoregressive modes.
+    #[serde(skip_serializing_if = "CausalOptions::is_default")]
+    pub causal: CausalOptions,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { attn: Attention::Explicit, kv: KvType::F32, ub: None, n: None, threads: None, layers: None }
+        Self {
+            attn: Attention::Explicit,
+            kv: KvType::F32,
+            ub: None,
+            n: None,
+            threads: None,
+            layers: None,
+            causal: CausalOptions::default(),
+        }
     }
 }
 
 impl fmt::Display for Options {
-    /// `attn=flash&kv=f16&ub=7&n=64&threads=4&layers=1` in this order, defaults left out.
+    /// `attn=flash&kv=f16&ub=7&n=64&threads=4&layers=1` in this order, then those of the autoregressive modes;
+    /// defaults are left out.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let default = Self::default();
         let number = |name, value: Option<u32>| value.map(|v| format!("{name}={v}"));
@@ -67,7 +79,8 @@ impl fmt::Display for Options {
             number("threads", self.threads),
             number("layers", self.layers),
         ];
-        f.write_str(&written.into_iter().flatten().collect::<Vec<_>>().join("&"))
+        let written = written.into_iter().flatten().chain(self.causal.written());
+        f.write_str(&written.collect::<Vec<_>>().join("&"))
     }
 }
 
@@ -105,7 +118,11 @@ impl Options {
             "n" => self.n = parse_count("n", value, 1)?,
             "threads" => self.threads = parse_count("threads", value, 1)?,
             "layers" => self.layers = parse_count("layers", value, 0)?,
-            _ => return Err(IdError::new("option", key, "known: attn, kv, ub, n, threads, layers")),
+            _ if self.causal.set(key, value)? => {}
+            _ => {
+                let known = format!("known: attn, kv, ub, n, threads, layers, {}", CausalOptions::KEYS);
+                return Err(IdError::new("option", key, known));
+            }
         }
         Ok(())
     }
@@ -122,7 +139,7 @@ fn parse_name<T: FromStr<Err = crate::named::UnknownName>>(
 }
 
 /// Reads a whole number of at least `least`; `none` is the default written out.
-fn parse_count(field: &'static str, value: &str, least: u32) -> Result<Option<u32>, IdError> {
+pub(super) fn parse_count(field: &'static str, value: &str, least: u32) -> Result<Option<u32>, IdError> {
     if value == "none" {
         return Ok(None);
     }

@@ -21,6 +21,7 @@ pub fn render(report: &Report) -> String {
         text.push_str(&table_line(row(cell).map(|field| escape(&field))));
     }
     text.push_str(&left_out(report.cells.len()));
+    text.push_str(&checks(report));
     let failed: Vec<&Cell> = report.failed().collect();
     if !failed.is_empty() {
         text.push_str("\n## Failed\n\n");
@@ -34,6 +35,30 @@ pub fn render(report: &Report) -> String {
         text.push_str(&left_out(failed.len()));
     }
     text
+}
+
+/// What devices were found to do against themselves.
+fn checks(report: &Report) -> String {
+    let mut lines = Vec::new();
+    for cell in &report.cells {
+        for check in &cell.checks {
+            let fields = [
+                cell.id.to_string(),
+                check.name.clone(),
+                format!("{:.1e}", check.value),
+                check.bound.to_string(),
+                check.detail.clone(),
+            ];
+            lines.push(format!("| {} |\n", fields.map(|field| escape(&field)).join(" | ")));
+        }
+    }
+    if lines.is_empty() {
+        return String::new();
+    }
+    let head = "\n## Each device against itself\n\n| cell | what | figure | held to | |\n| --- | --- | --: | --- | --- |\n";
+    let more = left_out(lines.len());
+    lines.truncate(MOST);
+    format!("{head}{}{more}", lines.concat())
 }
 
 /// Builds and devices.

@@ -1,6 +1,6 @@
 //! The report: what a run found, cell by cell, in the order in which the cells were declared.
 
-use crate::capture::{BuildInfo, CaptureMeta, DeviceInfo, Placement};
+use crate::capture::{BuildInfo, CaptureMeta, Check, DeviceInfo, Placement};
 use crate::compare::Metrics;
 use crate::named::named_enum;
 use crate::plan::{CellId, DeviceSelector, Mode, Options};
@@ -145,6 +145,9 @@ pub struct Cell {
     /// The text that was generated, where the case generates.
     #[serde(default)]
     pub text: Option<String>,
+    /// What the worker found when it compared the device with itself.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub checks: Vec<Check>,
     /// Seconds by name.
     #[serde(default)]
     pub timings: BTreeMap<String, f64>,
@@ -173,6 +176,7 @@ impl Cell {
             placement: None,
             peak_rss_bytes: None,
             text: None,
+            checks: Vec::new(),
             timings: BTreeMap::new(),
             rerun: format!("ggml-parity run --cell '{id}'"),
             id,
@@ -191,6 +195,7 @@ impl Cell {
         self.peak_rss_bytes = meta.peak_rss_bytes;
         self.text.clone_from(&meta.text);
         self.timings.clone_from(&meta.timings);
+        self.checks.clone_from(&meta.checks);
     }
 
     /// What the exit code needs to know.

@@ -44,6 +44,7 @@ fn metrics(nmse: f64) -> Metrics {
                 positions: vec![0.5 * nmse, 0.5 * nmse, 0.5 * nmse, 1.5 * nmse],
             },
         }),
+        kv_before_storing: None,
         top_token: TopToken {
             rows: 24,
             mismatches: 0,

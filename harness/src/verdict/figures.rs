@@ -1,7 +1,7 @@
 //! Which figures of a cell are beyond their limits, in words.
 
 use super::Limits;
-use crate::capture::Cache;
+use crate::capture::{Cache, KvSet};
 use crate::compare::Metrics;
 
 /// Every figure beyond its limit: what, where and by how much.
@@ -10,6 +10,7 @@ pub(super) fn faults(metrics: &Metrics, limits: &Limits) -> Vec<String> {
         nonfinite(metrics),
         logits(metrics, limits).or_else(|| worst_row(metrics, limits)),
         caches(metrics, limits),
+        before_storing(metrics, limits),
         mismatches(metrics, limits),
         divergence(metrics, limits),
         greedy(metrics),
@@ -69,6 +70,20 @@ fn caches(metrics: &Metrics, limits: &Limits) -> Option<String> {
          (head {}, position {})",
         worst.cache, worst.layer, worst.nmse, worst.head, worst.position
     ))
+}
+
+/// Where the limit is given, captures of modes that record nothing hold none of these; that is no fault.
+fn before_storing(metrics: &Metrics, limits: &Limits) -> Option<String> {
+    let bound = limits.kv_before_storing_nmse.as_ref()?;
+    let kv = metrics.kv_before_storing.as_ref()?;
+    let first = kv.layers.iter().find_map(|layer| {
+        let check = |cache, nmse| {
+            Some((KvSet::BeforeStoring.tensor(cache, layer.layer as usize), bound.excess(nmse)?))
+        };
+        check(Cache::K, layer.k).or_else(|| check(Cache::V, layer.v))
+    });
+    let (name, excess) = first?;
+    Some(format!("NMSE of {name} {excess}, the first over the limit before it was stored"))
 }
 
 fn mismatches(metrics: &Metrics, limits: &Limits) -> Option<String> {

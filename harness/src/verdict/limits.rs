@@ -62,6 +62,9 @@ pub struct Limits {
     pub row_nmse: Bound,
     /// NMSE of K and of V in every layer. `None` leaves the caches out of the comparison.
     pub kv_nmse: Option<Bound>,
+    /// NMSE of what a quantised cache is given to store, in every layer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kv_before_storing_nmse: Option<Bound>,
     /// Mean KL divergence in nats, where it is limited.
     #[serde(default)]
     pub kl_mean: Option<Bound>,
@@ -80,6 +83,7 @@ impl Limits {
             logits_nmse: bound(nmse),
             row_nmse: bound(10.0 * nmse),
             kv_nmse: Some(bound(nmse)),
+            kv_before_storing_nmse: None,
             kl_mean: None,
             max_real_mismatches: 0,
             fallback_nodes: Some(0),

@@ -193,6 +193,8 @@ impl Tolerances {
             .find(|row| matches(row.kv, key.case.options.kv))
             .ok_or_else(|| ToleranceError::NoRow { table: "kv_stored", case: key.case.to_string() })?;
         let row_reason = format!("{} x logits: {}", self.worst_row.factor, self.worst_row.reason);
+        let quantised = matches!(key.case.options.kv, KvType::Q8_0 | KvType::Q4_0);
+        let before = quantised.then(|| Bound::new(kv.limit, kv.reason.clone()));
         let kv_reason = match stored.factor {
             1.0 => kv.reason,
             factor => format!("{}; {factor} x: {}", kv.reason, stored.reason),
@@ -201,6 +203,7 @@ impl Tolerances {
             row_nmse: Bound::new(self.worst_row.factor * logits.limit, row_reason),
             logits_nmse: Bound::new(logits.limit, logits.reason),
             kv_nmse: Some(Bound::new(stored.factor * kv.limit, kv_reason)),
+            kv_before_storing_nmse: before,
             kl_mean: None,
             max_real_mismatches: self.real_mismatches.limit,
             fallback_nodes: (!key.leaves_work_on_cpu()).then_some(self.fallback.limit),

@@ -59,27 +59,29 @@ pub fn run(
     let mut ended = BTreeMap::new();
     let mut left = job.cells.clone();
     while !left.is_empty() {
-        let part = Job::Run(RunJob { cells: left.clone(), ..job.clone() });
+        let part = Job::Run(Box::new(RunJob { cells: left.clone(), ..job.clone() }));
         let mut worker = Worker::start(workplace, &part, environment)?;
         let before = ended.len();
         let mut current: Option<CellId> = None;
         let mut fatal = None;
         let stop = loop {
             match worker.next(workplace.time_limit) {
-                Said::Event(Event::Started(id)) => {
-                    progress(Progress::Started(&id));
-                    current = Some(id);
-                }
-                Said::Event(Event::Finished(id)) => {
-                    current = None;
-                    end(&mut ended, &mut progress, id, Ended::Captured);
-                }
-                Said::Event(Event::Failed(id, failure)) => {
-                    current = None;
-                    end(&mut ended, &mut progress, id, Ended::Failed(failure));
-                }
-                Said::Event(Event::Fatal(failure)) => fatal = Some(failure),
-                Said::Event(Event::Probed(_)) => {}
+                Said::Event(event) => match *event {
+                    Event::Started(id) => {
+                        progress(Progress::Started(&id));
+                        current = Some(id);
+                    }
+                    Event::Finished(id) => {
+                        current = None;
+                        end(&mut ended, &mut progress, id, Ended::Captured);
+                    }
+                    Event::Failed(id, failure) => {
+                        current = None;
+                        end(&mut ended, &mut progress, id, Ended::Failed(failure));
+                    }
+                    Event::Fatal(failure) => fatal = Some(failure),
+                    Event::Probed(_) => {}
+                },
                 Said::Nothing => {
                     worker.kill();
                     break Ended::TimedOut(workplace.time_limit);
@@ -116,7 +118,7 @@ pub(super) fn ask(
 ) -> Result<Event, Failure> {
     let mut worker = Worker::start(workplace, job, environment)?;
     match worker.next(workplace.time_limit) {
-        Said::Event(event) => Ok(event),
+        Said::Event(event) => Ok(*event),
         Said::Nothing => {
             worker.kill();
             let message = format!("a worker said nothing for {} s", workplace.time_limit.as_secs());
@@ -128,7 +130,7 @@ pub(super) fn ask(
 
 /// What a worker said, or that it said nothing in time, or that it is gone.
 enum Said {
-    Event(Event),
+    Event(Box<Event>),
     Nothing,
     End,
 }
@@ -187,7 +189,7 @@ impl Worker {
 
     fn next(&mut self, limit: Duration) -> Said {
         match self.events.recv_timeout(limit) {
-            Ok(event) => Said::Event(event),
+            Ok(event) => Said::Event(Box::new(event)),
             Err(RecvTimeoutError::Timeout) => Said::Nothing,
             Err(RecvTimeoutError::Disconnected) => Said::End,
         }

@@ -1,5 +1,6 @@
 //! One case, from the loaded model to the capture file.
 
+use super::causal::Bench;
 use super::child::describe;
 use super::protocol::{Failure, FailureKind, JobCell, RunJob};
 use crate::capture::{CaptureMeta, CaptureReader, CaptureWriter, SCHEMA, Unmask};
@@ -7,7 +8,7 @@ use crate::plan::{Attention, KvType, Mode, Options};
 use ggml_sys::Ggml;
 use model_file::tokenizer::Tokenizer;
 use model_file::{HyperParams, Model};
-use runtime::generate::{autoregressive, masked, most_likely};
+use runtime::generate::masked;
 use runtime::{DeviceRequest, LayerKv, Logits, Rows, Session};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -29,7 +30,7 @@ pub(super) fn execute(
     cell: &JobCell,
     loaded: &mut Option<Loaded>,
 ) -> Result<(), Failure> {
-    let options = session_options(&cell.id.case.options, job.threads)?;
+    let options = session_options(&cell.id.case.options, job.threads);
     if !loaded.as_ref().is_some_and(|l| l.path == cell.path && l.options == options) {
         // The memory of the model before goes back first.
         *loaded = None;
@@ -40,12 +41,34 @@ pub(super) fn execute(
     session.renew().map_err(|error| Failure::from(&error))?;
     let mut writer = CaptureWriter::new(session.hparams().n_vocab);
     let started = Instant::now();
-    let text_tokens = match cell.id.case.mode {
-        Mode::Full => full(session, cell, &mut writer)?,
-        Mode::Prefill => prefill(session, cell, &mut writer)?,
-        Mode::Decode => decode(session, cell, &mut writer)?,
-        Mode::Generate => generate(session, cell, &mut writer)?,
+    let mode = cell.id.case.mode;
+    let (text_tokens, checks) = if session.hparams().architecture.is_diffusion() {
+        let tokens = match mode {
+            Mode::Full => full(session, cell, &mut writer)?,
+            Mode::Generate => generate(session, cell, &mut writer)?,
+            _ => return Err(no_such_mode(session, mode)),
+        };
+        (tokens, Vec::new())
+    } else {
+        let draft = match mode {
+            Mode::Speculative => Some(draft(ggml, job, cell, &loaded.options)?),
+            _ => None,
+        };
+        let model = &loaded.model;
+        let mut bench = Bench { session, cell, model, writer: &mut writer, checks: Vec::new() };
+        let tokens = match (mode, draft) {
+            (Mode::Prefill, _) => bench.prefill()?,
+            (Mode::Decode, _) => bench.decode()?,
+            (Mode::Batch, _) => bench.batch()?,
+            (Mode::Profile, _) => bench.profile()?,
+            (Mode::Generate, _) => bench.generate()?,
+            (Mode::Lifecycle, _) => bench.lifecycle()?,
+            (Mode::Speculative, Some(mut draft)) => bench.speculative(&mut draft)?,
+            _ => return Err(no_such_mode(session, mode)),
+        };
+        (tokens, bench.checks)
     };
+    let session = &mut loaded.session;
     let compute_seconds = started.elapsed().as_secs_f64();
     let text = match text_tokens.filter(|_| cell.inputs.is_text) {
         None => None,
@@ -75,6 +98,7 @@ pub(super) fn execute(
         ]),
         text,
         notes: ggml.cpu_variant().map(|variant| format!("CPU variant {variant}")).into_iter().collect(),
+        checks,
     };
     writer
         .write(&cell.capture, &meta)
@@ -100,28 +124,50 @@ fn load(
     Ok(Loaded { path: cell.path.clone(), options, session, model, load_seconds })
 }
 
-fn session_options(options: &Options, threads: usize) -> Result<runtime::Options, Failure> {
-    let unsupported = |what: &str| Failure {
-        kind: FailureKind::Input,
-        message: format!("{what} is not in this version of the runtime"),
-    };
-    Ok(runtime::Options {
+fn no_such_mode(session: &Session, mode: Mode) -> Failure {
+    let message = format!("architecture {} has no mode {mode}", session.hparams().architecture.name());
+    Failure { kind: FailureKind::Input, message }
+}
+
+/// The model that proposes tokens: another file, or the model itself without the second half of its layers.
+fn draft(
+    ggml: &'static Ggml,
+    job: &RunJob,
+    cell: &JobCell,
+    options: &runtime::Options,
+) -> Result<Session, Failure> {
+    let path = cell.inputs.draft.as_ref();
+    let other = JobCell { path: path.unwrap_or(&cell.path).clone(), ..cell.clone() };
+    let mut session = load(ggml, job, &other, options.clone())?.session;
+    if path.is_none() {
+        let n = session.hparams().n_layer;
+        let skipped: Vec<usize> = (n.div_ceil(2)..n).collect();
+        session.skip_layers(&skipped).map_err(|error| Failure::from(&error))?;
+    }
+    Ok(session)
+}
+
+fn session_options(options: &Options, threads: usize) -> runtime::Options {
+    runtime::Options {
         threads: options.threads.map_or(threads, |n| n as usize).max(1),
         attention: match options.attn {
             Attention::Explicit => runtime::Attention::Explicit,
-            Attention::Flash => return Err(unsupported("attn=flash")),
+            Attention::Flash => runtime::Attention::Flash,
         },
         kv: match options.kv {
             KvType::F32 => runtime::KvType::F32,
             KvType::F16 => runtime::KvType::F16,
-            KvType::Q8_0 | KvType::Q4_0 => return Err(unsupported("a quantised K/V cache")),
+            KvType::Q8_0 => runtime::KvType::Q8_0,
+            KvType::Q4_0 => runtime::KvType::Q4_0,
         },
         micro_batch: options.ub.map(|n| n as usize),
         layers: options.layers.map(|n| n as usize),
-    })
+        window: options.causal.window.map(|n| n as usize),
+    }
 }
 
-type Tokens = Result<Option<Vec<u32>>, Failure>;
+/// The tokens that were generated, where a mode generates.
+pub(super) type Tokens = Result<Option<Vec<u32>>, Failure>;
 
 /// The prompt and its masks, one forward pass, every row.
 fn full(session: &mut Session, cell: &JobCell, writer: &mut CaptureWriter) -> Tokens {
@@ -133,52 +179,6 @@ fn full(session: &mut Session, cell: &JobCell, writer: &mut CaptureWriter) -> To
     writer.tokens(&signed(&tokens));
     layers(writer, session.hparams(), &pass.kv);
     Ok(None)
-}
-
-/// The prompt into an empty cache, every row.
-fn prefill(session: &mut Session, cell: &JobCell, writer: &mut CaptureWriter) -> Tokens {
-    let tokens = &cell.inputs.prompt;
-    session.reset_cache(tokens.len()).map_err(|e| Failure::from(&e))?;
-    let logits = session.extend(tokens, Rows::All).map_err(|e| Failure::from(&e))?;
-    rows(writer, &logits, 0, 0);
-    writer.tokens(&signed(tokens));
-    layers(writer, session.hparams(), &session.read_cache().map_err(|e| Failure::from(&e))?);
-    Ok(None)
-}
-
-/// The prompt, then one token after the other: the reference's own choice on every arm, and a free run.
-fn decode(session: &mut Session, cell: &JobCell, writer: &mut CaptureWriter) -> Tokens {
-    let (prompt, n) = (&cell.inputs.prompt, cell.inputs.follow);
-    let given = match &cell.replay {
-        None => None,
-        Some(path) => {
-            let reference = open(path)?;
-            Some(unsigned(path, &reference.tokens()[prompt.len().min(reference.tokens().len())..])?)
-        }
-    };
-    session.reset_cache(prompt.len() + n).map_err(|e| Failure::from(&e))?;
-    let mut margins = Vec::new();
-    let tokens = autoregressive::decode(session, prompt, n, given.as_deref(), |step, logits| {
-        rows(writer, logits, prompt.len() - 1 + step, step);
-        margins.push(most_likely(logits.row(0), None).margin as f32);
-    })
-    .map_err(|e| Failure::from(&e))?;
-    writer.tokens(&signed(&[prompt.as_slice(), &tokens].concat()));
-    layers(writer, session.hparams(), &session.read_cache().map_err(|e| Failure::from(&e))?);
-    let free = match given {
-        None => tokens,
-        Some(_) => {
-            session.reset_cache(prompt.len() + n).map_err(|e| Failure::from(&e))?;
-            margins.clear();
-            let observe = |_, logits: &Logits| margins.push(most_likely(logits.row(0), None).margin as f32);
-            autoregressive::decode(session, prompt, n, None, observe).map_err(|e| Failure::from(&e))?
-        }
-    };
-    // The last row chose no token of the free run.
-    margins.truncate(free.len());
-    writer.greedy(&signed(&free));
-    writer.greedy_margin(&margins);
-    Ok(Some(free))
 }
 
 /// Masked generation: on the reference's trajectory, the rows of every step; then a free run.
@@ -228,7 +228,7 @@ fn margins(free: &masked::Generated) -> Vec<f32> {
     margins
 }
 
-fn open(path: &std::path::Path) -> Result<CaptureReader, Failure> {
+pub(super) fn open(path: &std::path::Path) -> Result<CaptureReader, Failure> {
     CaptureReader::open(path)
         .map_err(|error| Failure { kind: FailureKind::Input, message: format!("the reference: {error}") })
 }
@@ -255,28 +255,28 @@ fn trajectory(path: &std::path::Path) -> Result<Vec<masked::Unmask>, Failure> {
         .collect())
 }
 
-fn rows(writer: &mut CaptureWriter, logits: &Logits, first: usize, step: usize) {
+pub(super) fn rows(writer: &mut CaptureWriter, logits: &Logits, first: usize, step: usize) {
     for i in 0..logits.rows() {
         writer.row(int(first + i), int(step), logits.row(i));
     }
 }
 
-fn layers(writer: &mut CaptureWriter, h: &HyperParams, kv: &[LayerKv]) {
+pub(super) fn layers(writer: &mut CaptureWriter, h: &HyperParams, kv: &[LayerKv]) {
     for layer in kv {
         let shape = [layer.k.len() / (h.n_head_kv * h.head_dim), h.n_head_kv, h.head_dim];
         writer.layer(&layer.k, shape, &layer.v, shape);
     }
 }
 
-fn int(n: usize) -> i32 {
+pub(super) fn int(n: usize) -> i32 {
     i32::try_from(n).expect("positions and steps fit 31 bits")
 }
 
-fn signed(tokens: &[u32]) -> Vec<i32> {
+pub(super) fn signed(tokens: &[u32]) -> Vec<i32> {
     tokens.iter().map(|&t| i32::try_from(t).expect("token ids fit 31 bits")).collect()
 }
 
-fn unsigned(path: &std::path::Path, values: &[i32]) -> Result<Vec<u32>, Failure> {
+pub(super) fn unsigned(path: &std::path::Path, values: &[i32]) -> Result<Vec<u32>, Failure> {
     let convert = |&v: &i32| {
         u32::try_from(v).map_err(|_| Failure {
             kind: FailureKind::Input,

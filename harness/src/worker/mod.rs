@@ -7,6 +7,7 @@
 //!
 //! [`dispatch`] is the parent's side, [`child`] the worker's; [`execute`] runs one case into a capture.
 
+mod causal;
 pub mod child;
 pub mod dispatch;
 mod execute;

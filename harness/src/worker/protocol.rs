@@ -15,7 +15,7 @@ pub enum Job {
     /// Say which devices the build in this folder offers.
     Probe(PathBuf),
     /// Run cells.
-    Run(RunJob),
+    Run(Box<RunJob>),
 }
 
 /// Cells to run, in order.

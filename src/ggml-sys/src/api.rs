@@ -132,6 +132,8 @@ api! {
         fn ggml_soft_max_ext(C, T, T, f32, f32) -> T;
         fn ggml_rope_ext(C, T, T, T, c_int, c_int, c_int, f32, f32, f32, f32, f32, f32) -> T;
         fn ggml_flash_attn_ext(C, T, T, T, T, f32, f32, f32) -> T;
+        fn ggml_flash_attn_ext_set_prec(T, c_int);
+        fn ggml_mul_mat_set_prec(T, c_int);
 
         fn ggml_new_graph_custom(C, usize, bool) -> *mut RawGraph;
         fn ggml_build_forward_expand(*mut RawGraph, T);

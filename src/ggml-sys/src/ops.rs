@@ -18,6 +18,10 @@ pub struct RopeParams {
     pub freq_base: f32,
 }
 
+/// `GGML_PREC_F32`: sums in 32 bits. (1 before the spring of 2025, when backends asked only whether it is the
+/// default.)
+const PREC_F32: std::ffi::c_int = 10;
+
 fn raw(t: Option<&Tensor>) -> *mut crate::abi::RawTensor {
     t.map_or(ptr::null_mut(), |t| t.ptr)
 }
@@ -139,8 +143,18 @@ impl Context {
         })
     }
 
-    /// Flash attention: `q [head_dim, n, heads]`, `k`, `v` `[head_dim, n_kv, kv_heads]`, F16 `mask`; the
-    /// result is `[head_dim, heads, n]`.
+    /// As [`mul_mat`](Self::mul_mat), summed in 32 bits: products of queries and keys leave the range of 16 bits.
+    #[must_use]
+    pub fn mul_mat_f32(&self, a: &Tensor, b: &Tensor) -> Tensor {
+        let product = self.mul_mat(a, b);
+        // SAFETY: a live tensor of this op.
+        unsafe { (self.ggml().api.ggml_mul_mat_set_prec)(product.ptr, PREC_F32) };
+        product
+    }
+
+    /// Flash attention: `q [head_dim, n, heads]`, `k`, `v` `[head_dim, n_kv, kv_heads]`, F16 `mask
+    /// [n_kv, n]` with rows padded to a multiple of 64 for old builds; the result is `[head_dim, heads, n]`,
+    /// summed in 32 bits.
     #[must_use]
     pub fn flash_attention(
         &self,
@@ -153,7 +167,9 @@ impl Context {
         let sources: Vec<&Tensor> = [q, k, v].into_iter().chain(mask).collect();
         // SAFETY: live tensors of this build; ggml checks shapes.
         self.own(&sources, |api, ctx| unsafe {
-            (api.ggml_flash_attn_ext)(ctx, q.ptr, k.ptr, v.ptr, raw(mask), scale, 0.0, 0.0)
+            let mixed = (api.ggml_flash_attn_ext)(ctx, q.ptr, k.ptr, v.ptr, raw(mask), scale, 0.0, 0.0);
+            (api.ggml_flash_attn_ext_set_prec)(mixed, PREC_F32);
+            mixed
         })
     }
 

@@ -186,6 +186,15 @@ impl Tensor {
         self.write_bytes(0, &values.iter().flat_map(|v| v.to_ne_bytes()).collect::<Vec<u8>>())
     }
 
+    /// Writes a whole tensor of 16-bit floats, given as their bits.
+    ///
+    /// # Errors
+    /// As [`write_bytes`](Self::write_bytes), or when type or length differ.
+    pub fn write_f16_bits(&self, values: &[u16]) -> Result<(), Error> {
+        self.expect_whole("ggml_backend_tensor_set", DType::F16, values.len())?;
+        self.write_bytes(0, &values.iter().flat_map(|v| v.to_ne_bytes()).collect::<Vec<u8>>())
+    }
+
     /// Writes a whole tensor of 32-bit integers.
     ///
     /// # Errors

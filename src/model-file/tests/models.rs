@@ -109,6 +109,16 @@ const PRESET_SHA256: &[(&str, &str)] = &[
     ("gen-llama-tied", "4801849f251a3238df170af12ae286992862219ac5a4ee563e43c0d5fdb5c5f0"),
     ("gen-dream-576", "e26143048f439bdcf59a3c47e54ccce78ede81836cd3b936c08225def8160b04"),
     ("gen-llama-576", "f95fd8944196185038f2c163fe41c612bfd5a1fbc8661987dbf3fbae15c2bc8f"),
+    ("gen-llama-8l", "27189c2590d002a5933b084a5a5b2466053356e6fe13c71b6bc8f37b29de5803"),
+    ("gen-qwen2-8l", "17fef6274effea26f52c6b6cbce698ce9fb5daa68f383b0c702f149639ba0f30"),
+    ("adv-kq-range", "4b4b534e41124150ebe76acf24f2ef547248f744513e323d0ef2ff7460dd88de"),
+    ("adv-activations", "723387ce61df3b1671c35f62e8be10b6c3206c466786a05864dc3e5900354062"),
+    ("adv-head-64", "6873e417bfab173e27c937708699f5f95b4360d4cabb9fe6d6f52391e7d8d3ee"),
+    ("adv-head-80", "6d50e1d42a68b3f0c5b4b7f9e1fe3b1c065a22b5e1803fb9fb2e285d372decd6"),
+    ("adv-head-96", "5ba00968a0490f152b6ba636aa214a3ddb899d8b3d1801fd3f30683df02db21c"),
+    ("adv-head-128", "e897b657bc92cdfb1ba47a8bdaeed412c7ca0c755a32f44c54ae1802a1389cf8"),
+    ("adv-head-256", "3a7fb379e643755a9a5f45556063e8839169c39d4849da0eac3ce2bc39169d10"),
+    ("adv-gqa-12", "54ca9056aa7cf595fc29b52777c71c63cfe2910b3e65dda5dde35ba2d81a08ac"),
 ];
 
 #[test]
@@ -177,10 +187,56 @@ fn generated_numbers_have_the_scale_of_their_place() {
                 assert_eq!((values[0], values[values.len() - 1]), (1.0, 8.0));
             } else {
                 let expected = if tensor.name.starts_with("blk.") { 1.0 } else { 2.0 } / fan_in;
+                let expected = expected * factor(spec, &tensor.name);
                 assert!((deviation / expected - 1.0).abs() < 0.03, "{name}: {deviation}");
                 assert!(mean.abs() < 0.03 * expected, "{name}: {mean}");
             }
         }
+    }
+}
+
+/// What the spec multiplies a matrix by.
+fn factor(spec: &GenerateSpec, name: &str) -> f64 {
+    let part = name.rsplit('.').nth(1).unwrap_or(name);
+    f64::from(match part {
+        "attn_q" | "attn_k" => spec.scale_qk,
+        "token_embd" | "attn_output" => spec.scale_residual,
+        "ffn_up" => spec.scale_ffn,
+        "ffn_down" => spec.scale_residual / spec.scale_ffn,
+        _ => 1.0,
+    })
+}
+
+#[test]
+fn factors_multiply_and_change_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let scaled = GenerateSpec::preset("adv-activations").unwrap();
+    let plain = GenerateSpec { scale_residual: 1.0, scale_ffn: 1.0, name: "plain".into(), ..scaled.clone() };
+    let (a, b) = (generated(&plain, dir.path()), generated(&scaled, dir.path()));
+    for (tensor, _) in a.tensors() {
+        let floats = |m: &Model| -> Vec<f32> {
+            bytes(m, &tensor.name)
+                .chunks_exact(4)
+                .map(|b| f32::from_le_bytes(b.try_into().unwrap()))
+                .collect()
+        };
+        let by = factor(&scaled, &tensor.name) as f32;
+        let multiplied: Vec<f32> = floats(&a).iter().map(|x| x * by).collect();
+        assert_eq!(multiplied, floats(&b), "{}", tensor.name);
+    }
+}
+
+#[test]
+fn factors_that_make_no_sense_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.gguf");
+    let base = GenerateSpec::preset("gen-qwen2").unwrap();
+    for (spec, field) in [
+        (GenerateSpec { scale_qk: 0.0, ..base.clone() }, "scale_qk"),
+        (GenerateSpec { scale_ffn: f32::NAN, ..base.clone() }, "scale_ffn"),
+        (GenerateSpec { scale_residual: 2.0, ..base }, "scale_residual"),
+    ] {
+        assert_eq!(generate(&spec, &path).unwrap_err().field_name(), Some(field));
     }
 }
 

@@ -35,13 +35,29 @@ pub(crate) struct Builder<'a> {
     pub(crate) n: usize,
     /// I32 `[n]`.
     pub(crate) positions: Tensor,
-    /// F32 `[n_kv, n]`: 0 or minus infinity; none where every token sees every other.
+    /// `[n_kv, n]`: 0 or minus infinity; none where every token sees every other. F32 for explicit attention,
+    /// F16 with padded rows for flash.
     pub(crate) mask: Option<Tensor>,
     pub(crate) kv: Kv<'a>,
     /// Keys after RoPE and values of each layer, `[head_dim, kv_heads, n]`, marked as outputs where
     /// `capture` is set.
     pub(crate) captured: Vec<(Tensor, Tensor)>,
     pub(crate) capture: bool,
+    /// The type that attention reads keys and values in where there is no cache.
+    pub(crate) kv_type: DType,
+    /// Layers that are left out.
+    pub(crate) skip: &'a [usize],
+    /// The residual stream before the first and after each layer, where it is to be kept.
+    pub(crate) residuals: Option<Vec<Tensor>>,
+}
+
+/// How the model rotates.
+pub(crate) fn rope_params(h: &HyperParams) -> RopeParams {
+    RopeParams {
+        dims: i32::try_from(h.rope_dim).expect("a head's size"),
+        neox: h.rope_kind == RopeKind::Neox,
+        freq_base: h.rope_base,
+    }
 }
 
 /// Names `t` for the layer it belongs to.
@@ -99,27 +115,28 @@ impl Builder<'_> {
         let (k, v) = self.through_cache(k, v, layer)?;
         let scale = 1.0 / (h.head_dim as f32).sqrt();
         let q = self.ctx.permute(&q, [0, 2, 1, 3]);
-        let k = self.ctx.permute(&k, [0, 2, 1, 3]);
         let mixed = match self.attention {
             Attention::Explicit => self.explicit_attention(&q, &k, &v, scale, layer),
+            Attention::Flash => self.flash_attention(&q, &k, &v, scale, layer),
         };
         Ok(self.linear(&mixed, "attn_output", false, layer))
     }
 
     fn rope(&self, x: &Tensor) -> Tensor {
-        let h = self.hparams;
-        let params = RopeParams {
-            dims: i32::try_from(h.rope_dim).expect("a head's size"),
-            neox: h.rope_kind == RopeKind::Neox,
-            freq_base: h.rope_base,
-        };
-        self.ctx.rope(x, &self.positions, self.weights.find("rope_freqs.weight"), params)
+        let factors = self.weights.find("rope_freqs.weight");
+        self.ctx.rope(x, &self.positions, factors, rope_params(self.hparams))
     }
 
     /// Writes the new rows into the cache, if there is one, and returns what attention reads:
     /// `[head_dim, kv_heads, n_kv]` each.
     fn through_cache(&self, k: Tensor, v: Tensor, layer: usize) -> Result<(Tensor, Tensor), Error> {
-        let Kv::Cached { cache, from, n_kv, rows } = &self.kv else { return Ok((k, v)) };
+        let Kv::Cached { cache, from, n_kv, rows } = &self.kv else {
+            if self.kv_type == DType::F32 {
+                return Ok((k, v));
+            }
+            let stored = |t: &Tensor, what| named(self.ctx.cast(t, self.kv_type), what, layer);
+            return Ok((stored(&k, "k_stored"), stored(&v, "v_stored")));
+        };
         let h = self.hparams;
         let (head, kv_heads) = (as_i64(h.head_dim), as_i64(h.n_head_kv));
         let through = |new: &Tensor, store: &Tensor, what: &str| -> Result<Tensor, Error> {
@@ -140,17 +157,50 @@ impl Builder<'_> {
         Ok((through(&k, &cache.k[layer], "k")?, through(&v, &cache.v[layer], "v")?))
     }
 
-    /// `softmax(K^T Q scale + mask) V`: `q [head_dim, n, heads]`, `k [head_dim, n_kv, kv_heads]`,
-    /// `v [head_dim, kv_heads, n_kv]`; the result is `[head_dim * heads, n]`. ggml repeats each K/V head over
+    /// `softmax(K^T Q scale + mask) V`: `q [head_dim, n, heads]`, `k` and `v`
+    /// `[head_dim, kv_heads, n_kv]`; the result is `[head_dim * heads, n]`. ggml repeats each K/V head over
     /// the query heads of its group.
     fn explicit_attention(&self, q: &Tensor, k: &Tensor, v: &Tensor, scale: f32, layer: usize) -> Tensor {
         let h = self.hparams;
-        let scores = named(self.ctx.mul_mat(k, q), "kq", layer);
+        // Products with a permuted view of blocks would leave a GPU for the CPU.
+        let f32 = |t: &Tensor, what| named(self.ctx.cast(t, DType::F32), what, layer);
+        let k = match k.dtype() {
+            DType::F32 | DType::F16 => k.clone(),
+            _ => f32(k, "k_f32"),
+        };
+        let k = self.ctx.permute(&k, [0, 2, 1, 3]);
+        let scores = named(self.ctx.mul_mat_f32(&k, q), "kq", layer);
         let weights = named(self.ctx.soft_max(&scores, self.mask.as_ref(), scale), "kq_soft_max", layer);
-        let v = named(self.ctx.cont(&self.ctx.permute(v, [1, 2, 0, 3])), "v_transposed", layer);
+        // Blocks cannot be transposed, and 16-bit values would turn the weights into 16 bits too.
+        let v = match v.dtype() {
+            DType::F32 => v.clone(),
+            _ => f32(v, "v_f32"),
+        };
+        let v = named(self.ctx.cont(&self.ctx.permute(&v, [1, 2, 0, 3])), "v_transposed", layer);
         let mixed = named(self.ctx.mul_mat(&v, &weights), "kqv", layer);
         let merged = named(self.ctx.cont(&self.ctx.permute(&mixed, [0, 2, 1, 3])), "kqv_merged", layer);
         self.ctx.reshape_2d(&merged, [as_i64(h.head_dim * h.n_head), as_i64(self.n)])
+    }
+
+    /// The same in one node, which reads keys and values as they are stored.
+    fn flash_attention(&self, q: &Tensor, k: &Tensor, v: &Tensor, scale: f32, layer: usize) -> Tensor {
+        let h = self.hparams;
+        let [k, v] = [k, v].map(|t| self.ctx.permute(t, [0, 2, 1, 3]));
+        let mixed = self.ctx.flash_attention(q, &k, &v, self.mask.as_ref(), scale);
+        let mixed = named(mixed, "kqv_flash", layer);
+        self.ctx.reshape_2d(&mixed, [as_i64(h.head_dim * h.n_head), as_i64(self.n)])
+    }
+
+    /// Keeps `x` as a state of the residual stream, where that is wanted.
+    pub(crate) fn keep_residual(&mut self, x: Tensor) -> Tensor {
+        match &mut self.residuals {
+            None => x,
+            Some(kept) => {
+                let x = x.output();
+                kept.push(x.clone());
+                x
+            }
+        }
     }
 
     /// `down(silu(gate(x)) * up(x))`.

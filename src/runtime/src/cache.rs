@@ -17,14 +17,41 @@ pub enum KvType {
     F32,
     /// 16-bit float.
     F16,
+    /// Blocks of 32 values in 8 bits with a 16-bit scale.
+    Q8_0,
+    /// Blocks of 32 values in 4 bits with a 16-bit scale.
+    Q4_0,
 }
 
 impl KvType {
-    fn dtype(self) -> DType {
+    pub(crate) fn dtype(self) -> DType {
         match self {
             Self::F32 => DType::F32,
             Self::F16 => DType::F16,
+            Self::Q8_0 => DType::Q8_0,
+            Self::Q4_0 => DType::Q4_0,
         }
+    }
+
+    /// Whether values are kept in blocks.
+    #[must_use]
+    pub fn is_quantised(self) -> bool {
+        matches!(self, Self::Q8_0 | Self::Q4_0)
+    }
+
+    /// Checks that heads of the model are whole blocks: ggml cannot look at a part of one.
+    pub(crate) fn check(self, hparams: &HyperParams, device: &str) -> Result<(), Error> {
+        const BLOCK: usize = 32;
+        if self.is_quantised() && !hparams.head_dim.is_multiple_of(BLOCK) {
+            return Err(Error::UnsupportedNode {
+                device: device.to_owned(),
+                node: format!(
+                    "a VIEW of one head of {} values in a {self:?} cache, whose blocks hold {BLOCK}",
+                    hparams.head_dim
+                ),
+            });
+        }
+        Ok(())
     }
 }
 
@@ -105,33 +132,96 @@ impl KvCache {
     /// The filled positions of every layer, converted to F32.
     pub(crate) fn read(&self) -> Result<Vec<LayerKv>, Error> {
         let read = |t: &Tensor| -> Result<Vec<f32>, Error> {
-            let mut bytes = vec![0u8; t.nb()[1] * self.used];
-            t.read_bytes(0, &mut bytes)?;
-            let mut out = vec![0f32; bytes.len() / t.nb()[0]];
             let ty = model_file::TensorType::from_id(t.dtype().0)
                 .ok_or_else(|| Error::Input(format!("a K/V cache of type {}", t.dtype_name())))?;
-            decode_floats(ty, &bytes, &mut out)?;
+            let values = usize::try_from(t.ne()[0]).expect("sizes are positive") * self.used;
+            let mut out = vec![0f32; values];
+            model_file::dequantize(ty, &self.rows(t)?, &mut out)?;
             Ok(out)
         };
         self.k.iter().zip(&self.v).map(|(k, v)| Ok(LayerKv { k: read(k)?, v: read(v)? })).collect()
     }
+
+    /// The filled rows of one tensor as they are stored.
+    fn rows(&self, t: &Tensor) -> Result<Vec<u8>, Error> {
+        let mut bytes = vec![0u8; t.nb()[1] * self.used];
+        t.read_bytes(0, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// The filled positions as bytes: a header that says of what, then K and V layer by layer as they are
+    /// stored.
+    pub(crate) fn save(&self) -> Result<Vec<u8>, Error> {
+        let mut bytes = MAGIC.to_vec();
+        for (_, value) in self.header(self.used) {
+            bytes.extend(value.to_le_bytes());
+        }
+        for t in self.k.iter().zip(&self.v).flat_map(|(k, v)| [k, v]) {
+            bytes.extend(self.rows(t)?);
+        }
+        Ok(bytes)
+    }
+
+    /// Takes back what [`save`](Self::save) gave; the positions that were filled before are forgotten.
+    pub(crate) fn restore(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        let fault = |why: String| Error::Input(format!("a saved cache: {why}"));
+        let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| fault("it does not begin as one".to_owned()))?;
+        let fields = self.header(0);
+        let (header, mut data) = rest
+            .split_at_checked(fields.len() * 8)
+            .ok_or_else(|| fault(format!("{} bytes are too few for its header", bytes.len())))?;
+        let words = header.chunks_exact(8).map(|w| u64::from_le_bytes(w.try_into().expect("eight bytes")));
+        let mut positions = 0;
+        for ((name, wanted), found) in fields.into_iter().zip(words) {
+            match name {
+                "positions" => positions = found,
+                _ if found != wanted => {
+                    return Err(fault(format!("{name} is {found}, this cache has {wanted}")));
+                }
+                _ => {}
+            }
+        }
+        let used = usize::try_from(positions)
+            .ok()
+            .filter(|&used| used <= self.capacity)
+            .ok_or(Error::CacheFull { used: 0, capacity: self.capacity, wanted: positions as usize })?;
+        let row_bytes: usize = self.k.iter().chain(&self.v).map(|t| t.nb()[1]).sum();
+        if data.len() != row_bytes * used {
+            return Err(fault(format!("{} bytes of rows, {} expected", data.len(), row_bytes * used)));
+        }
+        for t in self.k.iter().zip(&self.v).flat_map(|(k, v)| [k, v]) {
+            let (mine, others) = data.split_at(t.nb()[1] * used);
+            t.write_bytes(0, mine)?;
+            data = others;
+        }
+        self.used = used;
+        Ok(())
+    }
+
+    /// What a saved cache must agree on, and how many positions it holds.
+    fn header(&self, used: usize) -> [(&'static str, u64); 4] {
+        let first = &self.k[0];
+        [
+            ("layers", self.k.len() as u64),
+            ("type", u64::from(first.dtype().0)),
+            ("row", first.ne()[0].unsigned_abs()),
+            ("positions", used as u64),
+        ]
+    }
 }
 
-fn decode_floats(ty: model_file::TensorType, bytes: &[u8], out: &mut [f32]) -> Result<(), Error> {
-    match ty {
-        model_file::TensorType::F32 => {
-            for (o, b) in out.iter_mut().zip(bytes.chunks_exact(4)) {
-                *o = f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
-            }
-        }
-        model_file::TensorType::F16 => {
-            for (o, b) in out.iter_mut().zip(bytes.chunks_exact(2)) {
-                *o = half::f16::from_le_bytes([b[0], b[1]]).to_f32();
-            }
-        }
-        other => return Err(Error::Input(format!("a K/V cache of type {}", other.name()))),
+/// What a saved cache begins with.
+const MAGIC: &[u8] = b"ggml-parity K/V 1\0";
+
+/// Appends the rows of each layer in `new` to those in `all`.
+pub(crate) fn append(all: &mut Vec<LayerKv>, new: &[LayerKv]) {
+    if all.is_empty() {
+        all.resize(new.len(), LayerKv { k: Vec::new(), v: Vec::new() });
     }
-    Ok(())
+    for (all, new) in all.iter_mut().zip(new) {
+        all.k.extend_from_slice(&new.k);
+        all.v.extend_from_slice(&new.v);
+    }
 }
 
 /// A size as ggml wants it.

@@ -12,6 +12,8 @@ use crate::models::{self, Decoder};
 use crate::placement::{BufferUse, Placement, Purpose};
 use crate::weights::Weights;
 
+mod lifecycle;
+
 /// How attention is computed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -19,6 +21,8 @@ pub enum Attention {
     /// As products and a soft-max.
     #[default]
     Explicit,
+    /// In one node, ggml's `flash_attn_ext`.
+    Flash,
 }
 
 /// How a session runs its model.
@@ -34,6 +38,9 @@ pub struct Options {
     pub micro_batch: Option<usize>,
     /// Layers placed on the device, the first ones; all where none.
     pub layers: Option<usize>,
+    /// A token sees itself and the `window - 1` tokens before it; all before it where none. Causal models
+    /// only.
+    pub window: Option<usize>,
 }
 
 /// Which rows of logits are wanted.
@@ -77,6 +84,9 @@ pub struct FullPass {
     pub logits: Logits,
     /// Keys and values of every token, per layer; empty where they were not asked for.
     pub kv: Vec<LayerKv>,
+    /// The residual stream before the first layer and after each, `[n_tokens, n_embd]` row-major; empty where
+    /// it was not asked for.
+    pub residuals: Vec<Vec<f32>>,
 }
 
 /// One graph to compute.
@@ -88,8 +98,10 @@ struct Request<'a> {
     /// Positions of the cache that attention reads, the tokens' own included, after their keys and values
     /// were written to it; without it the tokens see only each other.
     cached: Option<usize>,
-    /// Whether keys and values of the tokens are wanted.
+    /// Whether keys and values of the tokens are wanted, as they are before they are stored.
     keep_kv: bool,
+    /// Whether the residual stream is wanted.
+    keep_residuals: bool,
 }
 
 /// A model on a device.
@@ -104,6 +116,10 @@ pub struct Session {
     cache: Option<KvCache>,
     placement: Placement,
     set_rows: bool,
+    /// Layers that are left out, in order.
+    skip: Vec<usize>,
+    /// Keys and values as they were before they were stored, where they are to be recorded.
+    recorded: Option<Vec<LayerKv>>,
 }
 
 impl Session {
@@ -118,14 +134,25 @@ impl Session {
         options: Options,
     ) -> Result<Self, Error> {
         let selected = request.select(ggml)?;
-        let weights = Weights::load(ggml, model, &selected, options.layers)?;
-        let scheduler = scheduler(&selected, &model.hparams, &options)?;
         let set_rows =
             ggml.optional_functions().iter().any(|(name, there)| *name == "ggml_set_rows" && *there);
+        options.kv.check(&model.hparams, &selected.device.name())?;
+        if options.kv.is_quantised() && !set_rows {
+            return Err(ggml.lacks("ggml_set_rows").into());
+        }
+        let decoder = models::decoder(model.hparams.architecture);
+        if options.window.is_some() && !decoder.causal {
+            return Err(Error::Input(format!(
+                "a sliding window for architecture {}, in which every token sees every other",
+                model.hparams.architecture.name()
+            )));
+        }
+        let weights = Weights::load(ggml, model, &selected, options.layers)?;
+        let scheduler = scheduler(&selected, &model.hparams, &options)?;
         Ok(Self {
             ggml,
             hparams: model.hparams.clone(),
-            decoder: models::decoder(model.hparams.architecture),
+            decoder,
             selected,
             options,
             weights,
@@ -133,6 +160,8 @@ impl Session {
             cache: None,
             placement: Placement::default(),
             set_rows,
+            skip: Vec::new(),
+            recorded: None,
         })
     }
 
@@ -152,6 +181,23 @@ impl Session {
     #[must_use]
     pub fn hparams(&self) -> &HyperParams {
         &self.hparams
+    }
+
+    /// The type of the K/V cache.
+    #[must_use]
+    pub fn kv_type(&self) -> KvType {
+        self.options.kv
+    }
+
+    /// Tokens computed at once; all of them where none.
+    #[must_use]
+    pub fn micro_batch(&self) -> Option<usize> {
+        self.options.micro_batch
+    }
+
+    /// Computes at most so many tokens at once from now on.
+    pub fn set_micro_batch(&mut self, tokens: Option<usize>) {
+        self.options.micro_batch = tokens;
     }
 
     /// The selected device.
@@ -190,7 +236,22 @@ impl Session {
     /// When a token is outside the vocabulary, or ggml fails.
     pub fn full(&mut self, tokens: &[u32], rows: Rows<'_>, keep_kv: bool) -> Result<FullPass, Error> {
         let positions: Vec<usize> = (0..tokens.len()).collect();
-        self.compute(&Request { tokens, positions: &positions, rows, cached: None, keep_kv })
+        let request =
+            Request { tokens, positions: &positions, rows, cached: None, keep_kv, keep_residuals: false };
+        self.compute(&request)
+    }
+
+    /// Leaves these layers out from now on; none of them for an empty list.
+    ///
+    /// # Errors
+    /// When there is no such layer.
+    pub fn skip_layers(&mut self, layers: &[usize]) -> Result<(), Error> {
+        let n = self.hparams.n_layer;
+        if let Some(bad) = layers.iter().find(|&&layer| layer >= n) {
+            return Err(Error::Input(format!("layer {bad} is to be skipped, of {n}")));
+        }
+        self.skip = layers.to_vec();
+        Ok(())
     }
 
     /// Empties the cache and makes room for `capacity` positions; more count as full. Memory that is there is
@@ -228,9 +289,24 @@ impl Session {
     /// When the cache is full, a token is outside the vocabulary, or ggml fails. Nothing counts as cached
     /// then that was not before.
     pub fn extend(&mut self, tokens: &[u32], rows: Rows<'_>) -> Result<Logits, Error> {
+        self.extend_observed(tokens, rows, false, |_| {})
+    }
+
+    /// As [`extend`](Self::extend); `observe` sees what each micro-batch gave, its residual stream where
+    /// `keep_residuals` asks for it.
+    pub(crate) fn extend_observed(
+        &mut self,
+        tokens: &[u32],
+        rows: Rows<'_>,
+        keep_residuals: bool,
+        mut observe: impl FnMut(&FullPass),
+    ) -> Result<Logits, Error> {
         let (used, capacity) = self.cache.as_ref().map_or((0, 0), |c| (c.used, c.capacity));
         if used + tokens.len() > capacity {
             return Err(Error::CacheFull { used, capacity, wanted: tokens.len() });
+        }
+        if self.recorded.is_some() && !self.skip.is_empty() {
+            return Err(Error::Input("layers that are left out have no keys to record".to_owned()));
         }
         let size = self.options.micro_batch.unwrap_or(tokens.len()).max(1);
         let mut logits = Logits { vocab: self.hparams.n_vocab, values: Vec::new() };
@@ -251,8 +327,15 @@ impl Session {
             let from = used + first;
             let positions: Vec<usize> = (from..from + piece.len()).collect();
             let cached = Some(from + piece.len());
-            let request = Request { tokens: piece, positions: &positions, rows, cached, keep_kv: false };
-            logits.values.extend(self.compute(&request)?.logits.values);
+            let keep_kv = self.recorded.is_some();
+            let request =
+                Request { tokens: piece, positions: &positions, rows, cached, keep_kv, keep_residuals };
+            let pass = self.compute(&request)?;
+            if let Some(recorded) = &mut self.recorded {
+                crate::cache::append(recorded, &pass.kv);
+            }
+            observe(&pass);
+            logits.values.extend(pass.logits.values);
         }
         if let Some(cache) = &mut self.cache {
             cache.used = used + tokens.len();
@@ -285,7 +368,7 @@ impl Session {
 
     /// Builds, places and computes one graph.
     fn compute(&mut self, request: &Request<'_>) -> Result<FullPass, Error> {
-        let Request { tokens, positions: at, rows, cached, keep_kv } = *request;
+        let Request { tokens, positions: at, rows, cached, keep_kv, keep_residuals } = *request;
         self.check_tokens(tokens, rows)?;
         let n = tokens.len();
         let n_kv = cached.unwrap_or(n);
@@ -295,8 +378,14 @@ impl Session {
 
         let token_input = Builder::input(&ctx, DType::I32, &[as_i64(n)], "tokens");
         let positions = Builder::input(&ctx, DType::I32, &[as_i64(n)], "positions");
-        let mask =
-            self.decoder.causal.then(|| Builder::input(&ctx, DType::F32, &[as_i64(n_kv), as_i64(n)], "mask"));
+        let (mask_type, mask_rows) = match self.options.attention {
+            Attention::Explicit => (DType::F32, n),
+            Attention::Flash => (DType::F16, n.next_multiple_of(FLASH_MASK_ROWS)),
+        };
+        let mask = self
+            .decoder
+            .causal
+            .then(|| Builder::input(&ctx, mask_type, &[as_i64(n_kv), as_i64(mask_rows)], "mask"));
         let wanted: Option<Vec<i32>> = match rows {
             Rows::All => None,
             Rows::Last => Some(vec![index(n - 1)]),
@@ -326,6 +415,9 @@ impl Session {
             kv,
             captured: Vec::new(),
             capture: keep_kv,
+            kv_type: self.options.kv.dtype(),
+            skip: &self.skip,
+            residuals: keep_residuals.then(Vec::new),
         };
         let x = b.embed(&token_input);
         let x = self.decoder.layers(&mut b, x)?;
@@ -338,7 +430,7 @@ impl Session {
             b.graph.expand(&logits);
             Some(logits)
         };
-        let Builder { graph, captured, .. } = b;
+        let Builder { graph, captured, residuals, .. } = b;
 
         let pins = self.pins(&graph.nodes())?;
         self.scheduler.allocate(&graph, &pins)?;
@@ -350,7 +442,11 @@ impl Session {
         token_input.write_i32(&tokens.iter().map(|&t| index(t as usize)).collect::<Vec<_>>())?;
         positions.write_i32(&at.iter().map(|&p| index(p)).collect::<Vec<_>>())?;
         if let Some(mask) = &mask {
-            mask.write_f32(&causal_mask(at, n_kv))?;
+            let values = causal_mask(at, n_kv, self.options.window);
+            match self.options.attention {
+                Attention::Explicit => mask.write_f32(&values)?,
+                Attention::Flash => mask.write_f16_bits(&flash_mask(&values, n_kv * mask_rows))?,
+            }
         }
         if let (Some(input), Some(wanted)) = (&row_input, &wanted) {
             input.write_i32(wanted)?;
@@ -363,7 +459,8 @@ impl Session {
         let read = |(k, v): &(Tensor, Tensor)| Ok(LayerKv { k: k.read_f32()?, v: v.read_f32()? });
         let kv = captured.iter().filter(|_| keep_kv).map(read).collect::<Result<_, Error>>()?;
         let values = logits.map_or(Ok(Vec::new()), |logits| logits.read_f32())?;
-        Ok(FullPass { logits: Logits { vocab: self.hparams.n_vocab, values }, kv })
+        let residuals = residuals.iter().flatten().map(Tensor::read_f32).collect::<Result<_, _>>()?;
+        Ok(FullPass { logits: Logits { vocab: self.hparams.n_vocab, values }, kv, residuals })
     }
 
     /// Nodes the device does not compute, to be placed on the CPU; some builds crash if the scheduler has to
@@ -402,6 +499,9 @@ fn scheduler(selected: &Selected, hparams: &HyperParams, options: &Options) -> R
     Ok(Scheduler::new(backends, graph_size(hparams))?)
 }
 
+/// Flash attention of older builds wants masks with a multiple of so many rows.
+const FLASH_MASK_ROWS: usize = 64;
+
 /// Room for the nodes and leaves of one forward pass, twice over as the scheduler asks for.
 fn graph_size(hparams: &HyperParams) -> usize {
     8192.max(hparams.n_layer * 128)
@@ -412,10 +512,17 @@ fn layer_of_node(name: &str) -> Option<usize> {
     name.rsplit_once('-')?.1.parse().ok()
 }
 
-/// `[positions, n_kv]`, row-major: a token sees cached positions up to its own.
-fn causal_mask(positions: &[usize], n_kv: usize) -> Vec<f32> {
-    let sees = |p: usize, kv: usize| if kv <= p { 0.0 } else { f32::NEG_INFINITY };
+/// `[positions, n_kv]`, row-major: a token sees cached positions up to its own, the last `window` of them.
+fn causal_mask(positions: &[usize], n_kv: usize, window: Option<usize>) -> Vec<f32> {
+    let window = window.unwrap_or(usize::MAX);
+    let sees = |p: usize, kv: usize| if kv <= p && p - kv < window { 0.0 } else { f32::NEG_INFINITY };
     positions.iter().flat_map(|&p| (0..n_kv).map(move |kv| sees(p, kv))).collect()
+}
+
+/// The mask in 16 bits, filled up to `len` values with rows that see nothing.
+fn flash_mask(mask: &[f32], len: usize) -> Vec<u16> {
+    let hidden = std::iter::repeat(f32::NEG_INFINITY);
+    mask.iter().copied().chain(hidden).take(len).map(|v| half::f16::from_f32(v).to_bits()).collect()
 }
 
 fn index(i: usize) -> i32 {
@@ -429,8 +536,20 @@ mod tests {
     #[test]
     fn the_causal_mask_hides_the_future_only() {
         let inf = f32::NEG_INFINITY;
-        assert_eq!(causal_mask(&[0, 1], 2), [0.0, inf, 0.0, 0.0]);
-        assert_eq!(causal_mask(&[1, 2], 3), [0.0, 0.0, inf, 0.0, 0.0, 0.0]);
+        assert_eq!(causal_mask(&[0, 1], 2, None), [0.0, inf, 0.0, 0.0]);
+        assert_eq!(causal_mask(&[1, 2], 3, None), [0.0, 0.0, inf, 0.0, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn a_window_of_two_sees_the_token_itself_and_the_one_before() {
+        let inf = f32::NEG_INFINITY;
+        assert_eq!(causal_mask(&[2, 3], 4, Some(2)), [inf, 0.0, 0.0, inf, inf, inf, 0.0, 0.0]);
+        assert_eq!(causal_mask(&[2], 3, Some(9)), causal_mask(&[2], 3, None));
+    }
+
+    #[test]
+    fn rows_added_to_a_flash_mask_see_nothing() {
+        assert_eq!(flash_mask(&[0.0, f32::NEG_INFINITY], 4), [0, 0xFC00, 0xFC00, 0xFC00]);
     }
 
     #[test]

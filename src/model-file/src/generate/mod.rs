@@ -59,6 +59,14 @@ pub struct GenerateSpec {
     pub head_is_embedding: bool,
     /// Write `rope_freqs.weight` (Llama only).
     pub rope_freqs: bool,
+    /// Factor of the query and key projections: their products grow with its square.
+    pub scale_qk: f32,
+    /// Factor of everything that is added to the residual stream. The norms take it out again, so a power of two
+    /// leaves logits, keys and values as they are, but for the norm's epsilon.
+    pub scale_residual: f32,
+    /// Factor of the feed-forward part's `up` projection, by which `down` is divided: a power of two leaves the
+    /// result as it is.
+    pub scale_ffn: f32,
 }
 
 static PRESETS: LazyLock<Vec<GenerateSpec>> = LazyLock::new(|| {
@@ -80,9 +88,22 @@ static PRESETS: LazyLock<Vec<GenerateSpec>> = LazyLock::new(|| {
         tied: false,
         head_is_embedding: false,
         rope_freqs: false,
+        scale_qk: 1.0,
+        scale_residual: 1.0,
+        scale_ffn: 1.0,
     };
     // Nine heads of 64 on three K/V heads: no power of two, not a multiple of a K type's block.
     let wide = |spec: GenerateSpec| GenerateSpec { n_embd: 576, n_ff: 1536, n_head: 9, n_head_kv: 3, ..spec };
+    // So many layers that some can be left out between two protected ones at either end.
+    let deep = |spec: GenerateSpec| GenerateSpec { n_layer: 8, n_embd: 128, n_ff: 256, head_dim: 32, ..spec };
+    let heads = |spec: GenerateSpec, head_dim, n_head, n_head_kv| GenerateSpec {
+        n_embd: 128,
+        n_ff: 256,
+        n_head,
+        n_head_kv,
+        head_dim,
+        ..spec
+    };
     let dream = |name: &str, seed| GenerateSpec {
         rope_base: 1e6,
         rms_eps: 1e-6,
@@ -112,6 +133,18 @@ static PRESETS: LazyLock<Vec<GenerateSpec>> = LazyLock::new(|| {
         GenerateSpec { tied: true, ..llama("gen-llama-tied", 4) },
         wide(dream("gen-dream-576", 5)),
         wide(llama("gen-llama-576", 6)),
+        deep(llama("gen-llama-8l", 7)),
+        GenerateSpec { tied: true, ..deep(qwen2("gen-qwen2-8l", 8)) },
+        // Products of queries and keys up to about 1e5, beyond the 65,504 of 16-bit floats.
+        GenerateSpec { scale_qk: 56.0, ..llama("adv-kq-range", 20) },
+        // About 1e5 in the residual stream and in the feed-forward part.
+        GenerateSpec { scale_residual: 1_048_576.0, scale_ffn: 65_536.0, ..qwen2("adv-activations", 21) },
+        heads(qwen2("adv-head-64", 22), 64, 14, 2),
+        heads(llama("adv-head-80", 23), 80, 4, 4),
+        heads(qwen2("adv-head-96", 24), 96, 6, 2),
+        heads(llama("adv-head-128", 25), 128, 8, 2),
+        heads(qwen2("adv-head-256", 26), 256, 4, 2),
+        heads(llama("adv-gqa-12", 27), 64, 24, 2),
     ]
 });
 
@@ -181,6 +214,19 @@ impl GenerateSpec {
         if self.n_vocab < vocabulary::SMALLEST {
             return fault("n_vocab", self.n_vocab, "must be at least 8: four special tokens and a merge");
         }
+        for (field, factor) in [
+            ("scale_qk", self.scale_qk),
+            ("scale_residual", self.scale_residual),
+            ("scale_ffn", self.scale_ffn),
+        ] {
+            if !(factor.is_normal() && factor > 0.0) {
+                return Err(Error::request("must be a positive number").field(field).value(factor));
+            }
+        }
+        if self.scale_residual != 1.0 && (self.tied || self.head_is_embedding) {
+            let message = "a head that is the embedding would be scaled too";
+            return Err(Error::request(message).field("scale_residual").value(self.scale_residual));
+        }
         if self.rope_freqs && self.architecture != Architecture::Llama {
             return Err(Error::request("only llama has RoPE factors").field("rope_freqs"));
         }
@@ -247,12 +293,20 @@ impl GenerateSpec {
     /// Whose numbers a tensor gets and how they are spread.
     fn values(&self, name: &str, shape: &[u64]) -> Values {
         let part = name.strip_prefix("blk.").and_then(|n| n.split_once('.')).map_or(name, |(_, part)| part);
+        let factor = match part {
+            "token_embd.weight" | "attn_output.weight" => self.scale_residual,
+            "attn_q.weight" | "attn_k.weight" => self.scale_qk,
+            "ffn_up.weight" => self.scale_ffn,
+            "ffn_down.weight" => self.scale_residual / self.scale_ffn,
+            _ => 1.0,
+        };
+        let bell = |deviation: f64| Values::bell(deviation).times(factor);
         match part {
-            "token_embd.weight" | "output.weight" => Values::bell(2.0 / (shape[0] as f64).sqrt()),
+            "token_embd.weight" | "output.weight" => bell(2.0 / (shape[0] as f64).sqrt()),
             "rope_freqs.weight" => Values::ramp(1.0, 8.0),
             _ if part.ends_with("norm.weight") => Values::even(1.0, 0.1),
             _ if part.ends_with(".bias") => Values::even(0.0, 0.1),
-            _ => Values::bell(1.0 / (shape[0] as f64).sqrt()),
+            _ => bell(1.0 / (shape[0] as f64).sqrt()),
         }
     }
 }

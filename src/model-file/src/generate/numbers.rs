@@ -39,6 +39,15 @@ impl Values {
         Self::Bell { scale: (deviation / SUM_OF_FOUR) as f32 }
     }
 
+    /// These values times `factor`, rounded once.
+    pub(super) fn times(self, factor: f32) -> Self {
+        match self {
+            Self::Bell { scale } => Self::Bell { scale: scale * factor },
+            Self::Even { middle, scale } => Self::Even { middle: middle * factor, scale: scale * factor },
+            Self::Ramp { first, last } => Self::Ramp { first: first * factor, last: last * factor },
+        }
+    }
+
     /// Even in `middle` ± `reach`.
     pub(super) fn even(middle: f32, reach: f64) -> Self {
         Self::Even { middle, scale: (reach / 65_535.0) as f32 }

@@ -2,6 +2,9 @@
 
 pub mod autoregressive;
 pub mod masked;
+pub mod profile;
+pub mod sampler;
+pub mod speculative;
 
 /// A token and how sure the model is of it.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -15,15 +15,17 @@ pub(crate) struct Decoder {
 }
 
 impl Decoder {
-    /// All layers over the embedding `x`, `[n_embd, n]`.
+    /// All layers but the skipped ones over the embedding `x`, `[n_embd, n]`.
     pub(crate) fn layers(self, b: &mut Builder<'_>, mut x: Tensor) -> Result<Tensor, Error> {
-        for layer in 0..b.hparams.n_layer {
+        x = b.keep_residual(x);
+        for layer in (0..b.hparams.n_layer).filter(|layer| !b.skip.contains(layer)) {
             let h = b.layer_norm(&x, "attn_norm", layer);
             let h = b.self_attention(&h, self.qkv_bias, layer)?;
             x = b.residual(&x, &h, "attn_residual", layer);
             let h = b.layer_norm(&x, "ffn_norm", layer);
             let h = b.swiglu(&h, layer);
             x = b.residual(&x, &h, "layer", layer);
+            x = b.keep_residual(x);
         }
         Ok(x)
     }
