@@ -118,6 +118,7 @@ fn session_options(options: &Options, threads: usize) -> Result<runtime::Options
         },
         micro_batch: options.ub.map(|n| n as usize),
         layers: options.layers.map(|n| n as usize),
+        avoid_set_rows: false,
     })
 }
 
