@@ -18,6 +18,10 @@ named_enum! {
     pub enum Mode as "mode" {
         /// One forward over the whole sequence, no cache.
         Full = "full",
+        /// One forward over the whole sequence that also fills the K/V cache.
+        FullCache = "full-cache",
+        /// Masked generation in which only the active set is computed, against cached K/V.
+        Sparse = "sparse",
         /// n tokens into an empty cache.
         Prefill = "prefill",
         /// One token at a time on a filled cache.
@@ -39,6 +43,16 @@ pub struct Case {
     pub mode: Mode,
     /// The options.
     pub options: Options,
+}
+
+impl Case {
+    /// Checks that every option means something in this mode.
+    ///
+    /// # Errors
+    /// The first option that does not.
+    pub fn check(&self) -> Result<(), IdError> {
+        self.options.masked.check(self.mode)
+    }
 }
 
 impl fmt::Display for Case {
@@ -138,7 +152,8 @@ impl From<CellId> for String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Attention, KvType};
+    use crate::plan::masked::{Remask, Schedule, StepCache};
+    use crate::plan::{Attention, KvType, MaskedOptions};
     use proptest::prelude::*;
 
     fn names() -> impl Strategy<Value = String> {
@@ -149,10 +164,33 @@ mod tests {
         proptest::sample::select(all)
     }
 
+    fn masked() -> impl Strategy<Value = MaskedOptions> {
+        let decimal = || "[0-9]{1,3}(\\.[0-9]{1,6})?".prop_map(|text| text.parse().unwrap());
+        let maybe_decimal = move || proptest::option::of(decimal());
+        let names =
+            (one_of(StepCache::ALL), one_of(Remask::ALL), proptest::option::of(one_of(Schedule::ALL)));
+        let counts = (any::<u32>(), any::<u32>(), proptest::option::of(any::<u32>()), any::<u32>());
+        (names, counts, (maybe_decimal(), maybe_decimal(), decimal())).prop_map(
+            |((cache, remask, schedule), (keep, refresh, block, seed), (entropy, eps, temp))| MaskedOptions {
+                cache,
+                keep,
+                refresh,
+                remask,
+                entropy,
+                schedule,
+                eps,
+                block,
+                temp,
+                seed,
+            },
+        )
+    }
+
     fn options() -> impl Strategy<Value = Options> {
         let count = || proptest::option::of(1u32..);
-        (one_of(Attention::ALL), one_of(KvType::ALL), count(), count(), count(), count())
-            .prop_map(|(attn, kv, ub, n, threads, layers)| Options { attn, kv, ub, n, threads, layers })
+        (one_of(Attention::ALL), one_of(KvType::ALL), count(), count(), count(), count(), masked()).prop_map(
+            |(attn, kv, ub, n, threads, layers, masked)| Options { attn, kv, ub, n, threads, layers, masked },
+        )
     }
 
     fn cells() -> impl Strategy<Value = CellId> {

@@ -48,7 +48,7 @@ pub fn inputs(model: &ResolvedModel, case: &Case, wishes: &Wishes) -> Result<Inp
     let text = wishes.prompt.as_ref().or(settings.prompts.first());
     let length = case.options.n.map(|n| n as usize);
     let diffusion = model.model.hparams.architecture.is_diffusion();
-    let schedule = settings.schedule.unwrap_or_default();
+    let schedule = case.options.masked.schedule(settings.schedule.unwrap_or_default());
     let follow = wishes.generate.or(settings.generate);
     let steps = |masks: usize| wishes.steps.or(settings.steps).unwrap_or_else(|| masks.div_ceil(2)).max(1);
     if let Some(text) = text.filter(|_| length.is_none()) {

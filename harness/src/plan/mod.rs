@@ -1,13 +1,16 @@
 //! What is to be run: cases, devices and the ids that name them everywhere.
 
 pub mod case;
+pub mod decimal;
 pub mod inputs;
+pub mod masked;
 pub mod matrix;
 pub mod models;
 pub mod options;
 pub mod selector;
 
 pub use case::{Case, CellId, Mode};
+pub use masked::MaskedOptions;
 pub use options::{Attention, KvType, Options};
 pub use selector::DeviceSelector;
 

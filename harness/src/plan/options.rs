@@ -1,6 +1,6 @@
-//! The options of a case, and their place in its id.
+//! The options of a case, and their place in its id. Those of masked generation are in [`super::masked`].
 
-use super::IdError;
+use super::{IdError, MaskedOptions};
 use crate::named::named_enum;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -46,16 +46,28 @@ pub struct Options {
     pub threads: Option<u32>,
     /// Layers on the device, from the first; `None` is all of them.
     pub layers: Option<u32>,
+    /// Masked generation.
+    #[serde(skip_serializing_if = "MaskedOptions::is_default")]
+    pub masked: MaskedOptions,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { attn: Attention::Explicit, kv: KvType::F32, ub: None, n: None, threads: None, layers: None }
+        Self {
+            attn: Attention::Explicit,
+            kv: KvType::F32,
+            ub: None,
+            n: None,
+            threads: None,
+            layers: None,
+            masked: MaskedOptions::default(),
+        }
     }
 }
 
 impl fmt::Display for Options {
-    /// `attn=flash&kv=f16&ub=7&n=64&threads=4&layers=1` in this order, defaults left out.
+    /// `attn=flash&kv=f16&ub=7&n=64&threads=4&layers=1` in this order, then those of masked generation; defaults
+    /// are left out.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let default = Self::default();
         let number = |name, value: Option<u32>| value.map(|v| format!("{name}={v}"));
@@ -67,7 +79,8 @@ impl fmt::Display for Options {
             number("threads", self.threads),
             number("layers", self.layers),
         ];
-        f.write_str(&written.into_iter().flatten().collect::<Vec<_>>().join("&"))
+        let written = written.into_iter().flatten().chain(self.masked.written());
+        f.write_str(&written.collect::<Vec<_>>().join("&"))
     }
 }
 
@@ -105,14 +118,18 @@ impl Options {
             "n" => self.n = parse_count("n", value, 1)?,
             "threads" => self.threads = parse_count("threads", value, 1)?,
             "layers" => self.layers = parse_count("layers", value, 0)?,
-            _ => return Err(IdError::new("option", key, "known: attn, kv, ub, n, threads, layers")),
+            _ if self.masked.set(key, value)? => {}
+            _ => {
+                let known = format!("known: attn, kv, ub, n, threads, layers, {}", MaskedOptions::KEYS);
+                return Err(IdError::new("option", key, known));
+            }
         }
         Ok(())
     }
 }
 
 /// Reads a value that is one of a list of names.
-fn parse_name<T: FromStr<Err = crate::named::UnknownName>>(
+pub(super) fn parse_name<T: FromStr<Err = crate::named::UnknownName>>(
     field: &'static str,
     value: &str,
 ) -> Result<T, IdError> {

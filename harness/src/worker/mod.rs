@@ -10,10 +10,13 @@
 pub mod child;
 pub mod dispatch;
 mod execute;
+mod masked;
 pub mod probe;
 mod protocol;
 
 pub use dispatch::{Ended, Progress, Workplace, run};
 pub(crate) use execute::switches;
 pub use probe::probe;
-pub use protocol::{Event, Failure, FailureKind, Job, JobCell, Probed, ProbedDevice, ProbedFile, RunJob};
+pub use protocol::{
+    Event, Failure, FailureKind, Fault, Job, JobCell, Probed, ProbedDevice, ProbedFile, RunJob,
+};
