@@ -196,7 +196,7 @@ impl MaskedOptions {
                 return Err(IdError::new("option", &format!("{key}={value}"), wanted));
             }
         }
-        if self.schedule == Some(Schedule::Timestep) && !(0.0..1.0).contains(&self.eps().max(1e-9)) {
+        if self.eps() >= 1.0 {
             return Err(IdError::new("eps", &self.eps().to_string(), "a number under 1 is wanted"));
         }
         Ok(())

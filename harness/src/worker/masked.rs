@@ -6,7 +6,6 @@
 use super::execute::{Tokens, int, layers, open, rows, signed, unsigned};
 use super::protocol::{Failure, FailureKind, Fault, JobCell};
 use crate::capture::{CaptureWriter, Unmask};
-use crate::plan::Mode;
 use runtime::generate::masked::{self, CacheUse, Plan};
 use runtime::{LayerKv, Rows, Session};
 
@@ -77,15 +76,14 @@ pub(super) fn generate(session: &mut Session, cell: &JobCell, writer: &mut Captu
 
 /// What the inputs, the options and a planted fault make of a generation.
 fn plan(cell: &JobCell) -> Plan {
-    let (inputs, mode) = (&cell.inputs, cell.id.case.mode);
-    let options = &cell.id.case.options.masked;
-    let cache = match (options.cache_use(mode), cell.fault) {
+    let (inputs, case) = (&cell.inputs, &cell.id.case);
+    let options = &case.options.masked;
+    let cache = match (options.cache_use(case.mode), cell.fault) {
         (CacheUse::Sparse(sparse), Some(Fault::PredecessorsLeftOut)) => {
             CacheUse::Sparse(masked::Sparse { predecessors: false, ..sparse })
         }
         (cache, _) => cache,
     };
-    debug_assert!(matches!(mode, Mode::Sparse | Mode::Generate));
     Plan {
         masks: inputs.follow,
         steps: inputs.steps,
