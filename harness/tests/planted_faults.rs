@@ -3,7 +3,7 @@
 use ggml_parity::pipeline::{self, Build, Folders, Plan};
 use ggml_parity::plan::inputs::Wishes;
 use ggml_parity::plan::models::resolve;
-use ggml_parity::plan::{DeviceSelector, Mode, Options, matrix};
+use ggml_parity::plan::{CellId, DeviceSelector, Mode, Options, matrix};
 use ggml_parity::report::{Cell, Run};
 use ggml_parity::verdict::{Status, Tolerances};
 use ggml_parity::worker::{Fault, Workplace};
@@ -21,12 +21,13 @@ fn cells(mode: Mode, fault: Option<Fault>) -> Vec<Cell> {
     let given = std::env::var("GGML_PARITY_GGML").ok();
     let build = Build::open(given.as_deref(), &workplace).expect("a ggml build; ci/quickstart gets one");
     let offered: Vec<DeviceSelector> = build.probed.devices.iter().map(|d| d.selector.clone()).collect();
-    let devices = matrix::default_devices(&offered, &build.probed.cpu_variants);
+    let probed = &build.probed;
+    let devices = matrix::default_devices(&offered, &probed.cpu_variants, probed.cpu_variant.as_deref());
     let device = devices.into_iter().find(DeviceSelector::is_cpu).expect("a second flavour of the CPU");
     let models: Vec<_> =
         ["gen-dream", "gen-llada"].iter().map(|name| resolve(name, work.path()).unwrap()).collect();
-    let cases: Vec<_> = models.iter().map(|m| matrix::case(m, mode, Options::default())).collect();
-    let cells = matrix::cells(&cases, &build.info.name, &[device]);
+    let case = |model| matrix::case(model, mode, Options::default());
+    let cells = models.iter().map(|model| CellId::new(case(model), &build.info.name, &device)).collect();
     let plan = Plan {
         builds: vec![build],
         models,

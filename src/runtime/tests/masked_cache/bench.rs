@@ -49,25 +49,32 @@ pub(crate) fn ggml() -> &'static Ggml {
     *GGML
 }
 
-/// The model of a preset on the CPU.
-pub(crate) fn session(preset: &str, options: Options) -> Session {
-    generated(&GenerateSpec::preset(preset).expect("a preset"), options)
-}
-
-/// The model of `spec` on the CPU.
-pub(crate) fn generated(spec: &GenerateSpec, options: Options) -> Session {
+/// The model of `spec`; its weights stay mapped when the file is gone.
+pub(crate) fn model(spec: &GenerateSpec) -> Model {
     let work = tempfile::tempdir().expect("a folder for the model");
     let path = work.path().join("model.gguf");
     model_file::generate(spec, &path).expect("the model is written");
-    let model = Model::open(&path).expect("the model is whole");
-    Session::open(ggml(), &DeviceRequest::plain("CPU"), &model, options).expect("the CPU takes the model")
+    Model::open(&path).expect("the model is whole")
+}
+
+/// A session of `model` on the CPU.
+pub(crate) fn on_cpu(model: &Model, options: Options) -> Session {
+    Session::open(ggml(), &DeviceRequest::plain("CPU"), model, options).expect("the CPU takes the model")
+}
+
+/// The model of a preset on the CPU.
+pub(crate) fn session(preset: &str, options: Options) -> Session {
+    on_cpu(&model(&GenerateSpec::preset(preset).expect("a preset")), options)
 }
 
 /// `sum((x - ref)^2) / sum(ref^2)`.
 pub(crate) fn nmse(reference: &[f32], x: &[f32]) -> f64 {
+    nmse64(&reference.iter().map(|&r| f64::from(r)).collect::<Vec<_>>(), x)
+}
+
+/// The same against f64.
+pub(crate) fn nmse64(reference: &[f64], x: &[f32]) -> f64 {
     assert_eq!(reference.len(), x.len());
-    let square = |v: f64| v * v;
-    let error: f64 = reference.iter().zip(x).map(|(&r, &x)| square(f64::from(x) - f64::from(r))).sum();
-    let energy: f64 = reference.iter().map(|&r| square(f64::from(r))).sum();
-    error / energy
+    let error: f64 = reference.iter().zip(x).map(|(r, &x)| (f64::from(x) - r).powi(2)).sum();
+    error / reference.iter().map(|r| r * r).sum::<f64>()
 }
