@@ -11,7 +11,7 @@ use crate::report::{Cell, Environment, Report, Run};
 use crate::verdict::{
     ExitCode, Key, Status, ToleranceError, Tolerances, Verdict, judge, reference_fault, with_checks,
 };
-use crate::worker::{self, Ended, Failure, FailureKind, JobCell, Probed, Progress, RunJob, Workplace};
+use crate::worker::{self, Ended, Failure, FailureKind, Fault, JobCell, Probed, Progress, RunJob, Workplace};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -174,6 +174,8 @@ pub struct Plan {
     pub threads: usize,
     /// The limits.
     pub tolerances: Tolerances,
+    /// A fault to plant in every device under test, never in the reference: for tests of the harness.
+    pub fault: Option<Fault>,
 }
 
 /// Where a run keeps its files.
@@ -241,9 +243,10 @@ impl Plan {
         self.reference_of(id) == *id
     }
 
-    /// What a cell is compared with: in the first build its plain CPU, in every further build the same device
+    /// The cell that a cell is compared with: in the first build its plain CPU, in every further build the same device
     /// of the first one, where that has it.
-    fn reference_of(&self, id: &CellId) -> CellId {
+    #[must_use]
+    pub fn reference_of(&self, id: &CellId) -> CellId {
         let cpu = CellId { device: DeviceSelector::cpu(), ..id.clone() };
         match self.builds.first() {
             Some(first) if first.info.name != id.build && first.check(&id.device).is_ok() => {
@@ -254,7 +257,9 @@ impl Plan {
     }
 }
 
-fn capture_path(folders: &Folders, id: &CellId) -> PathBuf {
+/// The file of a cell's capture.
+#[must_use]
+pub fn capture_path(folders: &Folders, id: &CellId) -> PathBuf {
     let digest = hex(&Sha256::digest(id.to_string().as_bytes()));
     let readable = crate::plan::safe_name(&id.to_string().replace(['/', '?', '@', ':'], "_"));
     let readable: String = readable.chars().take(120).collect();
@@ -294,6 +299,7 @@ impl<P: FnMut(Progress<'_>)> Arm<'_, P> {
                     architecture: model.model.hparams.architecture.name().to_owned(),
                 },
                 inputs,
+                fault: self.plan.fault.filter(|_| replay.is_some()),
                 replay,
                 capture: capture_path(self.folders, id),
             });

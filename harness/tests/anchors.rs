@@ -30,7 +30,7 @@ fn hold_f32_models_on(device: &str) {
         for model in ["dream", "llada", "qwen2", "llama"] {
             let path = anchor(&format!("{model}-anchor.gguf"));
             let modes: &[Mode] = if ["dream", "llada"].contains(&model) {
-                &[Mode::Full]
+                &[Mode::Full, Mode::FullCache]
             } else {
                 &[Mode::Full, Mode::Prefill]
             };

@@ -30,7 +30,11 @@ fn a_run_writes_figures_for_every_cell() {
     let (code, text) = told(&run(&arguments));
     assert_eq!(code, 0, "{text}");
     let report = report(&folder);
-    assert_eq!(report.cells.len(), 6, "full for two models, prefill and decode for two");
+    assert_eq!(
+        report.cells.len(),
+        10,
+        "full, full-cache and sparse for two models, prefill and decode for two"
+    );
     for cell in &report.cells {
         assert_eq!(cell.status, Status::Pass, "{}: {}", cell.id, cell.reason);
         let metrics = cell.metrics.as_ref().expect("figures");

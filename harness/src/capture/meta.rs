@@ -1,6 +1,6 @@
 //! The metadata of a capture: where its numbers came from.
 
-use super::{BufferUse, Placement};
+use super::{BufferUse, Placement, Traffic};
 use crate::named::named_enum;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -29,6 +29,9 @@ pub struct CaptureMeta {
     pub environment: BTreeMap<String, String>,
     /// Where the scheduler placed the work.
     pub placement: Placement,
+    /// Bytes moved between host and device, where the worker counted them.
+    #[serde(default)]
+    pub traffic: Option<Traffic>,
     /// Bytes of every buffer.
     #[serde(default)]
     pub bytes: Vec<BufferUse>,
@@ -171,6 +174,7 @@ impl CaptureMeta {
             features: BTreeMap::new(),
             environment: BTreeMap::new(),
             placement: Placement::default(),
+            traffic: None,
             bytes: Vec::new(),
             peak_rss_bytes: None,
             threads: 0,

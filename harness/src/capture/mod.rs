@@ -23,6 +23,7 @@
 //! for the prompt. Without it the margins are taken from `logits` where `tokens` ends in `greedy` (with or without
 //! its last token) and nothing was unmasked; margins that nothing tells make every token required.
 
+mod canvas;
 mod element;
 mod error;
 mod header;
@@ -32,12 +33,13 @@ mod reader;
 pub(crate) mod sample;
 mod writer;
 
+pub use canvas::{Canvas, canvases};
 pub use error::CaptureError;
 pub use meta::{
     BuildFile, BuildInfo, CaptureMeta, Check, CheckBound, DeviceInfo, DeviceKind, ModelInfo, SCHEMA,
 };
 pub use reader::CaptureReader;
-pub use runtime::{BackendNodes, BufferUse, Fallback, Placement, Purpose};
+pub use runtime::{BackendNodes, BufferUse, Fallback, Moved, Placement, Purpose, Traffic};
 pub use writer::CaptureWriter;
 
 use crate::named::named_enum;

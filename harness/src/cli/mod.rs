@@ -4,6 +4,7 @@ mod devices;
 mod ggml;
 mod model;
 mod run;
+mod show_steps;
 
 use crate::verdict::ExitCode;
 use crate::worker::Workplace;

@@ -5,7 +5,7 @@ use crate::pipeline::{self, Build, Folders, Plan, RunError};
 use crate::plan::inputs::Wishes;
 use crate::plan::matrix::{self, Preset, Row};
 use crate::plan::models::{self, ResolvedModel};
-use crate::plan::{CellId, DeviceSelector, Mode, Options};
+use crate::plan::{Case, CellId, DeviceSelector, Mode, Options};
 use crate::report::{self, Run};
 use crate::verdict::{ExitCode, Tolerances};
 use crate::worker::{Ended, Progress, Workplace};
@@ -23,6 +23,8 @@ Examples:
   ggml-parity run --model dream-arith --mode generate --prompt '15*23?' --device Vulkan0
   ggml-parity run --model gen-qwen2 --mode decode --options 'attn=flash&kv=q8_0' --device CUDA0
       flash attention on a quantised K/V cache
+  ggml-parity run --model dream-arith --mode generate --options 'cache=sparse&keep=1' --show-steps
+      what a sparse cache makes of a generation, step by step
   ggml-parity run --cell 'gen-qwen2/f32/decode@npm-3.21.1:Vulkan0'
       one cell by its id, as reports name it";
 
@@ -42,7 +44,8 @@ pub(super) struct Args {
     /// A device under test, by exact name: Vulkan0, CPU@x64, CPU+repack, BUILD:CUDA0; repeat for several
     #[arg(long, value_name = "NAME")]
     device: Vec<DeviceSelector>,
-    /// A mode (full, prefill, decode, batch, profile, generate, speculative, lifecycle); repeat for several
+    /// A mode (full, full-cache, sparse, generate; prefill, decode, batch, profile, speculative, lifecycle);
+    /// repeat for several
     #[arg(long, value_name = "MODE")]
     mode: Vec<Mode>,
     /// Options of the cases as ids write them: `kv=f16&n=64`
@@ -75,6 +78,9 @@ pub(super) struct Args {
     /// Keep the captures beside the report
     #[arg(long)]
     keep_captures: bool,
+    /// Print the canvas of masked generations after every step
+    #[arg(long)]
+    show_steps: bool,
 }
 
 pub(super) fn main(args: &Args) -> Result<ExitCode, Failed> {
@@ -101,8 +107,12 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failed> {
         version: env!("CARGO_PKG_VERSION").to_owned(),
     };
     let mut teller = Teller::new(&plan);
-    let report = pipeline::run(&plan, &workplace, &Folders { captures }, header, |p| teller.tell(&p))?;
+    let folders = Folders { captures };
+    let report = pipeline::run(&plan, &workplace, &folders, header, |p| teller.tell(&p))?;
     teller.finish();
+    if args.show_steps {
+        print!("{}", super::show_steps::render(&plan, &folders));
+    }
     report::write(&out, &report).map_err(|error| Failed::new(ExitCode::Usage, error))?;
     print!("{}", report::console::render(&report, std::io::stdout().is_terminal()));
     println!("report: {}", out.join("summary.md").display());
@@ -148,6 +158,7 @@ fn plan(args: &Args, workplace: &Workplace, work: &Path) -> Result<Plan, RunErro
         },
         threads: args.threads.map_or_else(default_threads, |n| n as usize),
         tolerances: Tolerances::embedded(),
+        fault: None,
     })
 }
 
@@ -211,20 +222,25 @@ fn declare(
     for row in rows {
         let Some(model) = models.iter().find(|model| model.given == row.model) else { continue };
         let modes = if row.modes.is_empty() { matrix::default_modes(model) } else { row.modes.clone() };
-        // With several models a mode applies to those that have it; a single one must.
-        let fitting: Vec<Mode> =
-            modes.iter().copied().filter(|&mode| matrix::has_mode(model, mode)).collect();
+        // With several models a mode applies to those that have it; a single one must. Of the default modes those
+        // count to which the options mean something.
+        let takes = |case: &Case| !row.modes.is_empty() || case.check().is_ok();
+        let fitting: Vec<Case> = modes
+            .iter()
+            .filter(|&&mode| matrix::has_mode(model, mode))
+            .flat_map(|&mode| row.options.iter().map(move |&options| matrix::case(model, mode, options)))
+            .filter(takes)
+            .collect();
         if fitting.is_empty() && rows.len() == 1 {
             let modes: Vec<&str> = modes.iter().map(|mode| mode.name()).collect();
             return Err(RunError::Usage(format!(
-                "model {}: architecture {} has no mode {}",
+                "model {}: architecture {} has no mode {} that these options apply to",
                 model.name,
                 model.model.hparams.architecture.name(),
                 modes.join(", ")
             )));
         }
-        for (&mode, &options) in fitting.iter().flat_map(|mode| row.options.iter().map(move |o| (mode, o))) {
-            let case = matrix::case(model, mode, options);
+        for case in fitting {
             for (i, build) in builds.iter().enumerate() {
                 for device in devices(args, build, model, i > 0)? {
                     cells.push(CellId::new(case.clone(), &build.info.name, &device));

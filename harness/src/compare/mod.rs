@@ -11,6 +11,7 @@ mod kv;
 mod nmse;
 mod nonfinite;
 mod order;
+mod steps;
 mod top_token;
 
 pub use error::CompareError;
@@ -19,6 +20,7 @@ pub use kl::Distribution;
 pub use kv::{BadCache, KvNmse, LayerNmse, WorstCache};
 pub use nmse::{LogitsNmse, Nmse, WorstRow};
 pub use nonfinite::{NonFinite, NonFiniteCounts, NonFinitePlace};
+pub use steps::{StepNmse, Steps};
 pub use top_token::{Mismatch, MismatchKind, TopToken};
 
 use crate::capture::{CaptureReader, KvSet};
@@ -30,6 +32,9 @@ use serde::{Deserialize, Serialize};
 pub struct Metrics {
     /// NMSE of logits.
     pub logits: LogitsNmse,
+    /// NMSE of logits step by step; `None` where there is one step.
+    #[serde(default)]
+    pub steps: Option<Steps>,
     /// NMSE of the caches; `None` where they were not compared or neither capture holds any.
     pub kv: Option<KvNmse>,
     /// NMSE of what a quantised cache was given to store; `None` where that was not captured.
@@ -77,6 +82,7 @@ pub fn compare(
     alignment::check(reference, test, limits.kv_nmse.is_some())?;
     let mut nonfinite = NonFinite::default();
     let mut sums = nmse::RowSums::default();
+    let mut steps = steps::StepSums::default();
     let mut top_tokens = top_token::TopTokens::default();
     let mut distributions = kl::Distributions::default();
     let mut margins = greedy::Margins::of(reference);
@@ -97,6 +103,7 @@ pub fn compare(
             let row_sums = Nmse::of(r, x);
             nonfinite.scan("logits", row, r, x);
             sums.push(row_sums);
+            steps.push(places[row].step, row_sums);
             top_tokens.push(places[row], r, x, row_sums, limits);
             distributions.push(r, x, row_sums);
             margins.push(row, &greedy_tokens, r, row_sums.mean_square());
@@ -113,6 +120,7 @@ pub fn compare(
     let greedy = greedy::compare(reference, test, margins, sums.mean_square(), limits.logits_nmse.limit);
     Ok(Metrics {
         logits: sums.finish(|row| places[row]),
+        steps: steps.finish(limits.logits_nmse.limit),
         kv,
         kv_before_storing,
         top_token: top_tokens.finish(),

@@ -18,6 +18,10 @@ named_enum! {
     pub enum Mode as "mode" {
         /// One forward over the whole sequence, no cache.
         Full = "full",
+        /// One forward over the whole sequence that also fills the K/V cache.
+        FullCache = "full-cache",
+        /// Masked generation in which only the active set is computed, against cached K/V.
+        Sparse = "sparse",
         /// n tokens into an empty cache.
         Prefill = "prefill",
         /// One token at a time on a filled cache.
@@ -55,7 +59,9 @@ impl Case {
     /// # Errors
     /// The first option that does not.
     pub fn check(&self) -> Result<(), IdError> {
-        self.options.causal.check(self.mode)
+        self.options.causal.check(self.mode)?;
+        self.options.masked.check(self.mode)?;
+        self.options.draws.check(self.mode)
     }
 }
 
@@ -156,7 +162,8 @@ impl From<CellId> for String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Attention, CausalOptions, KvType};
+    use crate::plan::masked::{Remask, Schedule, StepCache};
+    use crate::plan::{Attention, CausalOptions, Draws, KvType, MaskedOptions};
     use proptest::prelude::*;
 
     fn names() -> impl Strategy<Value = String> {
@@ -170,24 +177,59 @@ mod tests {
     fn causal() -> impl Strategy<Value = CausalOptions> {
         let count = || proptest::option::of(1u32..);
         let decimal = || proptest::option::of("0\\.[1-9]{1,6}".prop_map(|text| text.parse().unwrap()));
-        (count(), count(), count(), decimal(), count(), decimal(), decimal(), count()).prop_map(
-            |(window, skip, ahead, penalty, top_k, top_p, temp, seed)| CausalOptions {
+        (count(), count(), count(), decimal(), count(), decimal()).prop_map(
+            |(window, skip, ahead, penalty, top_k, top_p)| CausalOptions {
                 window,
                 skip,
                 ahead,
                 penalty,
                 top_k,
                 top_p,
-                temp,
-                seed,
+            },
+        )
+    }
+
+    fn draws() -> impl Strategy<Value = Draws> {
+        let temp = proptest::option::of("0\\.[1-9]{1,6}".prop_map(|text| text.parse().unwrap()));
+        (temp, proptest::option::of(1u32..)).prop_map(|(temp, seed)| Draws { temp, seed })
+    }
+
+    fn masked() -> impl Strategy<Value = MaskedOptions> {
+        let decimal = || "[0-9]{1,3}(\\.[0-9]{1,6})?".prop_map(|text| text.parse().unwrap());
+        let maybe_decimal = move || proptest::option::of(decimal());
+        let names =
+            (one_of(StepCache::ALL), one_of(Remask::ALL), proptest::option::of(one_of(Schedule::ALL)));
+        let counts = (any::<u32>(), any::<u32>(), proptest::option::of(any::<u32>()));
+        (names, counts, (maybe_decimal(), maybe_decimal())).prop_map(
+            |((cache, remask, schedule), (keep, refresh, block), (entropy, eps))| MaskedOptions {
+                cache,
+                keep,
+                refresh,
+                remask,
+                entropy,
+                schedule,
+                eps,
+                block,
             },
         )
     }
 
     fn options() -> impl Strategy<Value = Options> {
         let count = || proptest::option::of(1u32..);
-        (one_of(Attention::ALL), one_of(KvType::ALL), count(), count(), count(), count(), causal()).prop_map(
-            |(attn, kv, ub, n, threads, layers, causal)| Options { attn, kv, ub, n, threads, layers, causal },
+        let counts = (count(), count(), count(), count());
+        let rest = (causal(), masked(), draws());
+        (one_of(Attention::ALL), one_of(KvType::ALL), counts, rest).prop_map(
+            |(attn, kv, (ub, n, threads, layers), (causal, masked, draws))| Options {
+                attn,
+                kv,
+                ub,
+                n,
+                threads,
+                layers,
+                causal,
+                masked,
+                draws,
+            },
         )
     }
 

@@ -8,14 +8,13 @@
 //! | `penalty` | 1 | `generate`: repeat penalty |
 //! | `top_k` | 0 | `generate`: how many tokens are drawn from; 0 is all |
 //! | `top_p` | 1 | `generate`: the probability of the tokens drawn from |
-//! | `temp` | 0 | `generate`: temperature; 0 takes the most likely token |
-//! | `seed` | 0 | `generate`: the seed of all draws |
 //!
 //! They stand in this order after the other options of an id.
 
 use super::IdError;
 use super::case::Mode;
 use super::decimal::Decimal;
+use super::draws::Draws;
 use runtime::generate::sampler::Sampling;
 use serde::{Deserialize, Serialize};
 use std::fmt::Display;
@@ -36,10 +35,6 @@ pub struct CausalOptions {
     pub top_k: Option<u32>,
     /// The probability of the tokens drawn from; `None` is 1.
     pub top_p: Option<Decimal>,
-    /// Temperature; `None` takes the most likely token.
-    pub temp: Option<Decimal>,
-    /// The seed of all draws; `None` is 0.
-    pub seed: Option<u32>,
 }
 
 /// Layers that `profile` leaves out where the id does not say.
@@ -49,7 +44,7 @@ const DEFAULT_AHEAD: usize = 5;
 
 impl CausalOptions {
     /// The names of all these options, as error messages list them.
-    pub const KEYS: &str = "window, skip, ahead, penalty, top_k, top_p, temp, seed";
+    pub const KEYS: &str = "window, skip, ahead, penalty, top_k, top_p";
 
     /// Whether all are left at their defaults.
     #[must_use]
@@ -70,8 +65,6 @@ impl CausalOptions {
             given("penalty", self.penalty),
             given("top_k", self.top_k),
             given("top_p", self.top_p),
-            given("temp", self.temp),
-            given("seed", self.seed),
         ];
         written.into_iter().flatten().collect()
     }
@@ -88,8 +81,6 @@ impl CausalOptions {
             "penalty" => self.penalty = decimal("penalty", value, 0.01, 100.0)?,
             "top_k" => self.top_k = super::options::parse_count("top_k", value, 1)?,
             "top_p" => self.top_p = decimal("top_p", value, 0.000_001, 1.0)?,
-            "temp" => self.temp = decimal("temp", value, 0.0, 100.0)?,
-            "seed" => self.seed = super::options::parse_count("seed", value, 0)?,
             _ => return Ok(false),
         }
         Ok(true)
@@ -102,7 +93,7 @@ impl CausalOptions {
     /// The first option that means nothing.
     pub fn check(&self, mode: Mode) -> Result<(), IdError> {
         let means = |key: &str| match key {
-            "window" => !matches!(mode, Mode::Full),
+            "window" => !matches!(mode, Mode::Full | Mode::FullCache | Mode::Sparse),
             "skip" => mode == Mode::Profile,
             "ahead" => mode == Mode::Speculative,
             _ => mode == Mode::Generate,
@@ -127,14 +118,14 @@ impl CausalOptions {
 
     /// How `generate` draws.
     #[must_use]
-    pub fn sampling(&self) -> Sampling {
+    pub fn sampling(&self, draws: &Draws) -> Sampling {
         let default = Sampling::default();
         Sampling {
-            temperature: self.temp.map_or(default.temperature, Decimal::value),
+            temperature: draws.temperature(),
             top_k: self.top_k.map_or(default.top_k, |n| n as usize),
             top_p: self.top_p.map_or(default.top_p, Decimal::value),
             penalty: self.penalty.map_or(default.penalty, Decimal::value),
-            seed: self.seed.map_or(default.seed, u64::from),
+            seed: draws.seed(),
             ..default
         }
     }
@@ -163,10 +154,11 @@ mod tests {
 
     #[test]
     fn options_are_written_as_they_are_read() {
-        let text = "window=16&skip=1&ahead=3&penalty=1.1&top_k=40&top_p=0.95&temp=0.8&seed=7";
+        let text = "window=16&skip=1&ahead=3&penalty=1.1&top_k=40&top_p=0.95";
         let read = options(text);
         assert_eq!(read.written().join("&"), text);
-        let sampling = read.sampling();
+        let draws = Draws { temp: Some("0.8".parse().unwrap()), seed: Some(7) };
+        let sampling = read.sampling(&draws);
         assert_eq!((sampling.temperature, sampling.top_k, sampling.top_p), (0.8, 40, 0.95));
         assert_eq!((sampling.penalty, sampling.seed, read.skipped(), read.proposals()), (1.1, 7, 1, 3));
         assert!(CausalOptions::default().is_default() && CausalOptions::default().written().is_empty());
@@ -175,14 +167,9 @@ mod tests {
 
     #[test]
     fn values_out_of_range_are_refused() {
-        for (key, value) in [
-            ("window", "0"),
-            ("ahead", "0"),
-            ("penalty", "0"),
-            ("top_p", "1.1"),
-            ("top_p", "0"),
-            ("temp", "-1"),
-        ] {
+        for (key, value) in
+            [("window", "0"), ("ahead", "0"), ("penalty", "0"), ("top_p", "1.1"), ("top_p", "0")]
+        {
             assert_eq!(CausalOptions::default().set(key, value).unwrap_err().field, key);
         }
     }
@@ -196,7 +183,7 @@ mod tests {
             ("skip=1", Mode::Decode, false),
             ("ahead=2", Mode::Speculative, true),
             ("ahead=2", Mode::Generate, false),
-            ("temp=0.5&top_k=3", Mode::Generate, true),
+            ("top_p=0.5&top_k=3", Mode::Generate, true),
             ("top_k=3", Mode::Decode, false),
         ] {
             assert_eq!(options(text).check(mode).is_ok(), fits, "{text} {mode}");

@@ -56,7 +56,7 @@ pub fn inputs(model: &ResolvedModel, case: &Case, wishes: &Wishes) -> Result<Inp
     let text = wishes.prompt.as_ref().or(settings.prompts.first());
     let length = case.options.n.map(|n| n as usize);
     let diffusion = model.model.hparams.architecture.is_diffusion();
-    let schedule = settings.schedule.unwrap_or_default();
+    let schedule = case.options.masked.schedule(settings.schedule.unwrap_or_default());
     let draft = wishes.draft.clone().filter(|_| case.mode == Mode::Speculative);
     let follow = wishes.generate.or(settings.generate);
     let default_follow = match case.mode {

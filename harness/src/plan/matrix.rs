@@ -64,7 +64,8 @@ pub fn default_modes(model: &ResolvedModel) -> Vec<Mode> {
         return vec![Mode::Prefill, Mode::Decode, Mode::Batch, Mode::Lifecycle];
     }
     let generates = model.settings.generate.is_some();
-    [Some(Mode::Full), generates.then_some(Mode::Generate)].into_iter().flatten().collect()
+    let always = [Mode::Full, Mode::FullCache, Mode::Sparse];
+    always.into_iter().chain(generates.then_some(Mode::Generate)).collect()
 }
 
 /// Whether `mode` is one of the architecture's.
@@ -72,7 +73,7 @@ pub fn default_modes(model: &ResolvedModel) -> Vec<Mode> {
 pub fn has_mode(model: &ResolvedModel, mode: Mode) -> bool {
     let diffusion = model.model.hparams.architecture.is_diffusion();
     match mode {
-        Mode::Full => diffusion,
+        Mode::Full | Mode::FullCache | Mode::Sparse => diffusion,
         Mode::Generate => true,
         // Some layer must be left between the protected ones.
         Mode::Profile => {

@@ -3,7 +3,9 @@
 pub mod case;
 pub mod causal;
 pub mod decimal;
+pub mod draws;
 pub mod inputs;
+pub mod masked;
 pub mod matrix;
 pub mod models;
 pub mod options;
@@ -11,6 +13,8 @@ pub mod selector;
 
 pub use case::{Case, CellId, Mode};
 pub use causal::CausalOptions;
+pub use draws::Draws;
+pub use masked::MaskedOptions;
 pub use options::{Attention, KvType, Options};
 pub use selector::DeviceSelector;
 

@@ -1,6 +1,6 @@
-//! The options of a case, and their place in its id.
+//! The options of a case, and their place in its id. Those of masked generation are in [`super::masked`].
 
-use super::{CausalOptions, IdError};
+use super::{CausalOptions, Draws, IdError, MaskedOptions};
 use crate::named::named_enum;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -49,6 +49,12 @@ pub struct Options {
     /// Autoregressive modes.
     #[serde(skip_serializing_if = "CausalOptions::is_default")]
     pub causal: CausalOptions,
+    /// Masked generation.
+    #[serde(skip_serializing_if = "MaskedOptions::is_default")]
+    pub masked: MaskedOptions,
+    /// Drawing of tokens, in either.
+    #[serde(skip_serializing_if = "Draws::is_default")]
+    pub draws: Draws,
 }
 
 impl Default for Options {
@@ -61,13 +67,15 @@ impl Default for Options {
             threads: None,
             layers: None,
             causal: CausalOptions::default(),
+            masked: MaskedOptions::default(),
+            draws: Draws::default(),
         }
     }
 }
 
 impl fmt::Display for Options {
-    /// `attn=flash&kv=f16&ub=7&n=64&threads=4&layers=1` in this order, then those of the autoregressive modes;
-    /// defaults are left out.
+    /// `attn=flash&kv=f16&ub=7&n=64&threads=4&layers=1` in this order, then those of the autoregressive modes,
+    /// of masked generation and of drawing; defaults are left out.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let default = Self::default();
         let number = |name, value: Option<u32>| value.map(|v| format!("{name}={v}"));
@@ -80,6 +88,7 @@ impl fmt::Display for Options {
             number("layers", self.layers),
         ];
         let written = written.into_iter().flatten().chain(self.causal.written());
+        let written = written.chain(self.masked.written()).chain(self.draws.written());
         f.write_str(&written.collect::<Vec<_>>().join("&"))
     }
 }
@@ -118,9 +127,12 @@ impl Options {
             "n" => self.n = parse_count("n", value, 1)?,
             "threads" => self.threads = parse_count("threads", value, 1)?,
             "layers" => self.layers = parse_count("layers", value, 0)?,
-            _ if self.causal.set(key, value)? => {}
+            _ if self.causal.set(key, value)?
+                || self.masked.set(key, value)?
+                || self.draws.set(key, value)? => {}
             _ => {
-                let known = format!("known: attn, kv, ub, n, threads, layers, {}", CausalOptions::KEYS);
+                let (causal, masked, draws) = (CausalOptions::KEYS, MaskedOptions::KEYS, Draws::KEYS);
+                let known = format!("known: attn, kv, ub, n, threads, layers, {causal}, {masked}, {draws}");
                 return Err(IdError::new("option", key, known));
             }
         }
@@ -129,7 +141,7 @@ impl Options {
 }
 
 /// Reads a value that is one of a list of names.
-fn parse_name<T: FromStr<Err = crate::named::UnknownName>>(
+pub(super) fn parse_name<T: FromStr<Err = crate::named::UnknownName>>(
     field: &'static str,
     value: &str,
 ) -> Result<T, IdError> {

@@ -1,6 +1,6 @@
 //! The report: what a run found, cell by cell, in the order in which the cells were declared.
 
-use crate::capture::{BuildInfo, CaptureMeta, Check, DeviceInfo, Placement};
+use crate::capture::{BuildInfo, CaptureMeta, Check, DeviceInfo, Placement, Traffic};
 use crate::compare::Metrics;
 use crate::named::named_enum;
 use crate::plan::{CellId, DeviceSelector, Mode, Options};
@@ -139,6 +139,10 @@ pub struct Cell {
     pub attribution: Option<Attribution>,
     /// Where the work was placed, where the worker ended well.
     pub placement: Option<Placement>,
+    /// Bytes moved between host and device, graph by graph: where a cache stays on the device, no step moves keys
+    /// and values.
+    #[serde(default)]
+    pub traffic: Option<Traffic>,
     /// The worker's peak resident size.
     #[serde(default)]
     pub peak_rss_bytes: Option<u64>,
@@ -174,6 +178,7 @@ impl Cell {
             limits: None,
             attribution: None,
             placement: None,
+            traffic: None,
             peak_rss_bytes: None,
             text: None,
             checks: Vec::new(),
@@ -192,6 +197,7 @@ impl Cell {
     /// Takes over what a capture tells of the cell.
     pub fn set_capture(&mut self, meta: &CaptureMeta) {
         self.placement = Some(meta.placement.clone());
+        self.traffic = meta.traffic;
         self.peak_rss_bytes = meta.peak_rss_bytes;
         self.text.clone_from(&meta.text);
         self.timings.clone_from(&meta.timings);

@@ -2,11 +2,12 @@
 
 use super::*;
 use crate::capture::{
-    BackendNodes, BuildFile, BuildInfo, Cache, DeviceInfo, DeviceKind, Fallback, Placement,
+    BackendNodes, BuildFile, BuildInfo, Cache, DeviceInfo, DeviceKind, Fallback, Moved, Placement, Traffic,
 };
 use crate::compare::{
     BadCache, Distribution, FirstDifference, Greedy, KvNmse, LayerNmse, LogitsNmse, Metrics, Mismatch,
-    MismatchKind, NonFinite, NonFiniteCounts, NonFinitePlace, RowPlace, TopToken, WorstCache, WorstRow,
+    MismatchKind, NonFinite, NonFiniteCounts, NonFinitePlace, RowPlace, StepNmse, Steps, TopToken,
+    WorstCache, WorstRow,
 };
 use crate::plan::CellId;
 use crate::verdict::{Limits, Status, Verdict};
@@ -26,6 +27,7 @@ fn metrics(nmse: f64) -> Metrics {
             p50: 0.75 * nmse,
             p99: 2.5 * nmse,
         },
+        steps: None,
         kv: Some(KvNmse {
             k: 0.25 * nmse,
             v: 0.5 * nmse,
@@ -97,6 +99,13 @@ fn passed() -> Cell {
     cell.metrics = Some(metrics);
     cell.limits = Some(limits);
     cell.placement = Some(placement);
+    let moved = |total, largest| Moved { total, largest };
+    cell.traffic = Some(Traffic {
+        graphs: 1,
+        to_device: moved(396, 396),
+        from_device: moved(17_160, 17_160),
+        cache_read: 0,
+    });
     cell.peak_rss_bytes = Some(64 << 20);
     cell.timings = [("load".to_owned(), 0.25), ("compute".to_owned(), 1.5)].into();
     cell
@@ -104,7 +113,8 @@ fn passed() -> Cell {
 
 fn diverged() -> Cell {
     let mut cell = Cell::new(id("smollm2-135m/q4_1/decode?attn=flash&kv=f16@npm-3.21.1:Vulkan0"));
-    let limits = Limits::uniform(3e-3);
+    let nmse_limit = 3e-3;
+    let limits = Limits::uniform(nmse_limit);
     let placement = placement("Vulkan0", 900, 4);
     let mut metrics = metrics(f64::NAN);
     let place = RowPlace { row: 3, position: 7, step: 1 };
@@ -114,6 +124,9 @@ fn diverged() -> Cell {
         first_bad: Some(BadCache { cache: Cache::V, layer: 1, nmse: f64::INFINITY }),
         ..kv
     });
+    let steps = [(0, 16, nmse_limit / 2.0), (1, 8, f64::NAN)];
+    let steps = steps.map(|(step, rows, nmse)| StepNmse { step, rows, nmse });
+    metrics.steps = Some(Steps { first_bad: Some(steps[1]), worst: steps[1], list: steps.to_vec() });
     metrics.top_token = TopToken {
         rows: 24,
         mismatches: 3,

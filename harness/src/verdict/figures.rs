@@ -38,9 +38,22 @@ fn logits(metrics: &Metrics, limits: &Limits) -> Option<String> {
     let excess = limits.logits_nmse.excess(found.overall)?;
     let worst = &found.worst;
     Some(format!(
-        "logits NMSE {excess}, worst row {} of {} with {:.1e}",
-        worst.place.row, found.rows, worst.nmse
+        "logits NMSE {excess}, worst row {} of {} with {:.1e}{}",
+        worst.place.row,
+        found.rows,
+        worst.nmse,
+        first_bad_step(metrics)
     ))
+}
+
+/// Where in a run of several steps the divergence began and how far it grew.
+fn first_bad_step(metrics: &Metrics) -> String {
+    let Some(steps) = &metrics.steps else { return String::new() };
+    let Some(first) = &steps.first_bad else { return String::new() };
+    format!(
+        ", over the limit from step {} on ({:.1e}), worst step {} ({:.1e})",
+        first.step, first.nmse, steps.worst.step, steps.worst.nmse
+    )
 }
 
 /// Said only where the whole is within its limit: a single bad row that the mean forgives.

@@ -143,7 +143,8 @@ impl Bench<'_> {
     pub(super) fn generate(&mut self) -> Tokens {
         let (prompt, n) = (&self.cell.inputs.prompt, self.cell.inputs.follow);
         let tokenizer = Tokenizer::from_gguf(&self.model.file).map_err(|e| failed(e.into()))?;
-        let sampling = self.cell.id.case.options.causal.sampling();
+        let options = &self.cell.id.case.options;
+        let sampling = options.causal.sampling(&options.draws);
         let plan = autoregressive::Plan { n, sampling, end: tokenizer.eog_ids() };
         let given = self.given()?;
         self.empty_cache(prompt.len() + n)?;

@@ -2,14 +2,14 @@
 
 use super::causal::Bench;
 use super::child::describe;
+use super::masked;
 use super::protocol::{Failure, FailureKind, JobCell, RunJob};
-use crate::capture::{CaptureMeta, CaptureReader, CaptureWriter, SCHEMA, Unmask};
+use crate::capture::{CaptureMeta, CaptureReader, CaptureWriter, SCHEMA};
 use crate::plan::{Attention, KvType, Mode, Options};
 use ggml_sys::Ggml;
 use model_file::tokenizer::Tokenizer;
 use model_file::{HyperParams, Model};
-use runtime::generate::masked;
-use runtime::{DeviceRequest, LayerKv, Logits, Rows, Session};
+use runtime::{DeviceRequest, LayerKv, Logits, Session};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -39,13 +39,17 @@ pub(super) fn execute(
     let loaded = loaded.as_mut().expect("just loaded");
     let session = &mut loaded.session;
     session.renew().map_err(|error| Failure::from(&error))?;
+    // What a cell before has left, had it failed.
+    let _ = (session.take_placement(), session.take_traffic());
     let mut writer = CaptureWriter::new(session.hparams().n_vocab);
     let started = Instant::now();
     let mode = cell.id.case.mode;
-    let (text_tokens, checks) = if session.hparams().architecture.is_diffusion() {
+    let (text_tokens, checks) = if mode == Mode::Full {
+        (masked::full(session, cell, &mut writer)?, Vec::new())
+    } else if session.hparams().architecture.is_diffusion() {
         let tokens = match mode {
-            Mode::Full => full(session, cell, &mut writer)?,
-            Mode::Generate => generate(session, cell, &mut writer)?,
+            Mode::FullCache => masked::full_cache(session, cell, &mut writer)?,
+            Mode::Sparse | Mode::Generate => masked::generate(session, cell, &mut writer)?,
             _ => return Err(no_such_mode(session, mode)),
         };
         (tokens, Vec::new())
@@ -89,6 +93,7 @@ pub(super) fn execute(
         features: device.features().into_iter().collect(),
         environment: switches(),
         placement: session.take_placement(),
+        traffic: Some(session.take_traffic()),
         bytes: session.buffers(),
         peak_rss_bytes: runtime::peak_resident_bytes(),
         threads: u32::try_from(loaded.options.threads).unwrap_or(u32::MAX),
@@ -163,96 +168,16 @@ fn session_options(options: &Options, threads: usize) -> runtime::Options {
         micro_batch: options.ub.map(|n| n as usize),
         layers: options.layers.map(|n| n as usize),
         window: options.causal.window.map(|n| n as usize),
+        avoid_set_rows: false,
     }
 }
 
 /// The tokens that were generated, where a mode generates.
 pub(super) type Tokens = Result<Option<Vec<u32>>, Failure>;
 
-/// The prompt and its masks, one forward pass, every row.
-fn full(session: &mut Session, cell: &JobCell, writer: &mut CaptureWriter) -> Tokens {
-    let mask = session.hparams().mask_token.unwrap_or(0);
-    let mut tokens = cell.inputs.prompt.clone();
-    tokens.resize(tokens.len() + cell.inputs.follow, mask);
-    let pass = session.full(&tokens, Rows::All, true).map_err(|e| Failure::from(&e))?;
-    rows(writer, &pass.logits, 0, 0);
-    writer.tokens(&signed(&tokens));
-    layers(writer, session.hparams(), &pass.kv);
-    Ok(None)
-}
-
-/// Masked generation: on the reference's trajectory, the rows of every step; then a free run.
-fn generate(session: &mut Session, cell: &JobCell, writer: &mut CaptureWriter) -> Tokens {
-    let inputs = &cell.inputs;
-    let plan = masked::Plan { masks: inputs.follow, steps: inputs.steps, schedule: inputs.schedule };
-    let given = match &cell.replay {
-        None => None,
-        Some(path) => Some(trajectory(path)?),
-    };
-    let shift = session.hparams().shift_logits;
-    let forced = masked::generate(session, &inputs.prompt, plan, given.as_deref(), |view| {
-        for (i, &position) in view.masked.iter().enumerate() {
-            let read = if shift { position.saturating_sub(1) } else { position };
-            writer.row(int(read), int(view.step), view.logits.row(i));
-        }
-    })
-    .map_err(|e| Failure::from(&e))?;
-    writer.tokens(&signed(&forced.tokens));
-    let last = session.full(&forced.tokens, Rows::Only(&[]), true).map_err(|e| Failure::from(&e))?;
-    layers(writer, session.hparams(), &last.kv);
-    writer.unmask(&Unmask {
-        step: forced.unmasked.iter().map(|u| int(u.step)).collect(),
-        position: forced.unmasked.iter().map(|u| int(u.position)).collect(),
-        token: forced.unmasked.iter().map(|u| u.token as i32).collect(),
-    });
-    let free = match given {
-        None => forced,
-        Some(_) => {
-            masked::generate(session, &inputs.prompt, plan, None, |_| {}).map_err(|e| Failure::from(&e))?
-        }
-    };
-    writer.greedy(&signed(&free.tokens));
-    writer.greedy_margin(&margins(&free));
-    Ok(Some(free.tokens[inputs.prompt.len()..].to_vec()))
-}
-
-/// The margin of each token: the smallest of all decisions up to the step that chose it, since an earlier
-/// flip changes what later steps see. Infinite for the prompt.
-fn margins(free: &masked::Generated) -> Vec<f32> {
-    let mut margins = vec![f32::INFINITY; free.tokens.len()];
-    let mut smallest = f64::INFINITY;
-    for unmask in &free.unmasked {
-        smallest = smallest.min(unmask.margin);
-        margins[unmask.position] = smallest as f32;
-    }
-    margins
-}
-
 pub(super) fn open(path: &std::path::Path) -> Result<CaptureReader, Failure> {
     CaptureReader::open(path)
         .map_err(|error| Failure { kind: FailureKind::Input, message: format!("the reference: {error}") })
-}
-
-fn trajectory(path: &std::path::Path) -> Result<Vec<masked::Unmask>, Failure> {
-    let reference = open(path)?;
-    let unmask = reference.unmask().ok_or_else(|| Failure {
-        kind: FailureKind::Input,
-        message: format!("the reference {} has no trajectory", path.display()),
-    })?;
-    let step = unsigned(path, &unmask.step)?;
-    let position = unsigned(path, &unmask.position)?;
-    let token = unsigned(path, &unmask.token)?;
-    Ok(step
-        .into_iter()
-        .zip(position)
-        .zip(token)
-        .map(|((step, position), token)| masked::Unmask {
-            step: step as usize,
-            position: position as usize,
-            token,
-            margin: f64::INFINITY,
-        })
-        .collect())
 }
 
 pub(super) fn rows(writer: &mut CaptureWriter, logits: &Logits, first: usize, step: usize) {

@@ -11,10 +11,13 @@ mod causal;
 pub mod child;
 pub mod dispatch;
 mod execute;
+mod masked;
 pub mod probe;
 mod protocol;
 
 pub use dispatch::{Ended, Progress, Workplace, run};
 pub(crate) use execute::switches;
 pub use probe::probe;
-pub use protocol::{Event, Failure, FailureKind, Job, JobCell, Probed, ProbedDevice, ProbedFile, RunJob};
+pub use protocol::{
+    Event, Failure, FailureKind, Fault, Job, JobCell, Probed, ProbedDevice, ProbedFile, RunJob,
+};

@@ -48,6 +48,17 @@ pub struct JobCell {
     pub replay: Option<PathBuf>,
     /// Where the capture goes.
     pub capture: PathBuf,
+    /// A fault to plant, which the comparison must find; only tests of the harness set one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<Fault>,
+}
+
+named_enum! {
+    /// Faults that can be planted in a cell.
+    pub enum Fault as "fault" {
+        /// The active set of sparse steps lacks the row before each masked position.
+        PredecessorsLeftOut = "predecessors-left-out",
+    }
 }
 
 /// What a worker says.

@@ -6,6 +6,7 @@ use model_file::{HyperParams, RopeKind};
 
 use crate::cache::{KvCache, as_i64};
 use crate::error::Error;
+use crate::scatter::Scatter;
 use crate::session::Attention;
 use crate::weights::Weights;
 
@@ -16,11 +17,9 @@ pub(crate) enum Kv<'a> {
     /// The graph's own rows are written into the cache, then its first `n_kv` rows are read.
     Cached {
         cache: &'a KvCache,
-        /// The position of the first token.
-        from: usize,
         n_kv: usize,
-        /// The I64 positions to write, where the build has `set_rows`; else they follow each other.
-        rows: Option<Tensor>,
+        /// How the rows get there.
+        scatter: &'a Scatter,
     },
 }
 
@@ -130,7 +129,7 @@ impl Builder<'_> {
     /// Writes the new rows into the cache, if there is one, and returns what attention reads:
     /// `[head_dim, kv_heads, n_kv]` each.
     fn through_cache(&self, k: Tensor, v: Tensor, layer: usize) -> Result<(Tensor, Tensor), Error> {
-        let Kv::Cached { cache, from, n_kv, rows } = &self.kv else {
+        let Kv::Cached { cache, n_kv, scatter } = &self.kv else {
             if self.kv_type == DType::F32 {
                 return Ok((k, v));
             }
@@ -142,13 +141,7 @@ impl Builder<'_> {
         let through = |new: &Tensor, store: &Tensor, what: &str| -> Result<Tensor, Error> {
             let flat = self.ctx.reshape_2d(new, [head * kv_heads, as_i64(self.n)]);
             let row = store.nb()[1];
-            let written = match rows {
-                Some(rows) => self.ctx.set_rows(store, &flat, rows)?,
-                None => {
-                    let slot = self.ctx.view_2d(store, [head * kv_heads, as_i64(self.n)], row, from * row);
-                    self.ctx.cpy(&flat, &slot)
-                }
-            };
+            let written = scatter.store(&self.ctx, &flat, store, *n_kv)?;
             // In the graph before any reader, so that it runs first.
             self.graph.expand(&named(written, &format!("{what}_store"), layer));
             let head_bytes = row / h.n_head_kv;

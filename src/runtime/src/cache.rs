@@ -129,6 +129,11 @@ impl KvCache {
         &self.buffers
     }
 
+    /// Bytes of the filled positions of all layers.
+    pub(crate) fn filled_bytes(&self) -> u64 {
+        self.k.iter().chain(&self.v).map(|t| (t.nb()[1] * self.used) as u64).sum()
+    }
+
     /// The filled positions of every layer, converted to F32.
     pub(crate) fn read(&self) -> Result<Vec<LayerKv>, Error> {
         let read = |t: &Tensor| -> Result<Vec<f32>, Error> {

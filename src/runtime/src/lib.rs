@@ -10,12 +10,15 @@
 mod blocks;
 mod cache;
 mod device;
+mod diffusion;
 mod error;
 pub mod generate;
 mod memory;
 pub mod models;
 mod placement;
+mod scatter;
 mod session;
+mod traffic;
 mod weights;
 
 pub use cache::{KvType, LayerKv};
@@ -24,3 +27,4 @@ pub use error::Error;
 pub use memory::peak_resident_bytes;
 pub use placement::{BackendNodes, BufferUse, Fallback, Placement, Purpose};
 pub use session::{Attention, FullPass, Logits, Options, Rows, Session};
+pub use traffic::{Moved, Traffic};

@@ -1,5 +1,7 @@
 //! A model loaded on a device, ready to compute.
 
+use std::cell::Cell;
+
 use ggml_sys::{Backend, Context, DType, Device, Ggml, Scheduler, Tensor};
 use model_file::{HyperParams, Model};
 use serde::{Deserialize, Serialize};
@@ -10,6 +12,8 @@ use crate::device::{DeviceRequest, Selected};
 use crate::error::Error;
 use crate::models::{self, Decoder};
 use crate::placement::{BufferUse, Placement, Purpose};
+use crate::scatter::Scatter;
+use crate::traffic::Traffic;
 use crate::weights::Weights;
 
 mod lifecycle;
@@ -41,6 +45,8 @@ pub struct Options {
     /// A token sees itself and the `window - 1` tokens before it; all before it where none. Causal models
     /// only.
     pub window: Option<usize>,
+    /// Writes the cache without `ggml_set_rows`, as has to be done on builds that lack it.
+    pub avoid_set_rows: bool,
 }
 
 /// Which rows of logits are wanted.
@@ -90,18 +96,18 @@ pub struct FullPass {
 }
 
 /// One graph to compute.
-struct Request<'a> {
-    tokens: &'a [u32],
+pub(crate) struct Request<'a> {
+    pub(crate) tokens: &'a [u32],
     /// The position of each token.
-    positions: &'a [usize],
-    rows: Rows<'a>,
+    pub(crate) positions: &'a [usize],
+    pub(crate) rows: Rows<'a>,
     /// Positions of the cache that attention reads, the tokens' own included, after their keys and values
     /// were written to it; without it the tokens see only each other.
-    cached: Option<usize>,
+    pub(crate) cached: Option<usize>,
     /// Whether keys and values of the tokens are wanted, as they are before they are stored.
-    keep_kv: bool,
+    pub(crate) keep_kv: bool,
     /// Whether the residual stream is wanted.
-    keep_residuals: bool,
+    pub(crate) keep_residuals: bool,
 }
 
 /// A model on a device.
@@ -115,6 +121,7 @@ pub struct Session {
     scheduler: Scheduler,
     cache: Option<KvCache>,
     placement: Placement,
+    traffic: Cell<Traffic>,
     set_rows: bool,
     /// Layers that are left out, in order.
     skip: Vec<usize>,
@@ -134,8 +141,8 @@ impl Session {
         options: Options,
     ) -> Result<Self, Error> {
         let selected = request.select(ggml)?;
-        let set_rows =
-            ggml.optional_functions().iter().any(|(name, there)| *name == "ggml_set_rows" && *there);
+        let set_rows = !options.avoid_set_rows
+            && ggml.optional_functions().iter().any(|(name, there)| *name == "ggml_set_rows" && *there);
         options.kv.check(&model.hparams, &selected.device.name())?;
         if options.kv.is_quantised() && !set_rows {
             return Err(ggml.lacks("ggml_set_rows").into());
@@ -159,6 +166,7 @@ impl Session {
             scheduler,
             cache: None,
             placement: Placement::default(),
+            traffic: Cell::default(),
             set_rows,
             skip: Vec::new(),
             recorded: None,
@@ -215,6 +223,18 @@ impl Session {
     /// Hands out the counts and starts new ones.
     pub fn take_placement(&mut self) -> Placement {
         std::mem::take(&mut self.placement)
+    }
+
+    /// Bytes moved between host and device since the session was opened or
+    /// [`take_traffic`](Self::take_traffic) was called.
+    #[must_use]
+    pub fn traffic(&self) -> Traffic {
+        self.traffic.get()
+    }
+
+    /// Hands out the counts and starts new ones.
+    pub fn take_traffic(&mut self) -> Traffic {
+        self.traffic.take()
     }
 
     /// What the session holds in device and host memory.
@@ -343,12 +363,29 @@ impl Session {
         Ok(logits)
     }
 
+    /// Positions that the cache has room for.
+    #[must_use]
+    pub fn cache_capacity(&self) -> usize {
+        self.cache.as_ref().map_or(0, |c| c.capacity)
+    }
+
+    /// Notes that the first `positions` of the cache are filled.
+    pub(crate) fn set_cached(&mut self, positions: usize) {
+        if let Some(cache) = &mut self.cache {
+            cache.used = positions;
+        }
+    }
+
     /// Keys and values of all cached positions, per layer.
     ///
     /// # Errors
     /// When the device cannot be read.
     pub fn read_cache(&self) -> Result<Vec<LayerKv>, Error> {
-        self.cache.as_ref().map_or(Ok(Vec::new()), KvCache::read)
+        let Some(cache) = &self.cache else { return Ok(Vec::new()) };
+        let mut traffic = self.traffic.get();
+        traffic.cache_read += cache.filled_bytes();
+        self.traffic.set(traffic);
+        cache.read()
     }
 
     fn check_tokens(&self, tokens: &[u32], rows: Rows<'_>) -> Result<(), Error> {
@@ -367,7 +404,7 @@ impl Session {
     }
 
     /// Builds, places and computes one graph.
-    fn compute(&mut self, request: &Request<'_>) -> Result<FullPass, Error> {
+    pub(crate) fn compute(&mut self, request: &Request<'_>) -> Result<FullPass, Error> {
         let Request { tokens, positions: at, rows, cached, keep_kv, keep_residuals } = *request;
         self.check_tokens(tokens, rows)?;
         let n = tokens.len();
@@ -395,12 +432,12 @@ impl Session {
             .as_ref()
             .filter(|w| !w.is_empty())
             .map(|w| Builder::input(&ctx, DType::I32, &[as_i64(w.len())], "rows"));
-        let write_input = (cached.is_some() && self.set_rows)
-            .then(|| Builder::input(&ctx, DType::I64, &[as_i64(n)], "cache_rows"));
-        let kv = match &self.cache {
-            Some(cache) if cached.is_some() => {
-                Kv::Cached { cache, from: at[0], n_kv, rows: write_input.clone() }
-            }
+        let scatter = match cached {
+            Some(_) => Some(Scatter::choose(&ctx, at, n_kv, self.options.kv, self.set_rows)?),
+            None => None,
+        };
+        let kv = match (&self.cache, &scatter) {
+            (Some(cache), Some(scatter)) => Kv::Cached { cache, n_kv, scatter },
             _ => Kv::Fresh,
         };
         let mut b = Builder {
@@ -451,10 +488,16 @@ impl Session {
         if let (Some(input), Some(wanted)) = (&row_input, &wanted) {
             input.write_i32(wanted)?;
         }
-        if let Some(input) = &write_input {
-            input.write_i64(&at.iter().map(|&p| as_i64(p)).collect::<Vec<_>>())?;
+        if let Some(scatter) = &scatter {
+            scatter.fill(at, n_kv)?;
         }
         self.scheduler.compute(&graph)?;
+
+        let inputs = [Some(&token_input), Some(&positions), mask.as_ref(), row_input.as_ref()];
+        let index_input = scatter.as_ref().and_then(Scatter::input);
+        let sent: usize = inputs.into_iter().chain([index_input]).flatten().map(Tensor::bytes).sum();
+        let outputs = captured.iter().filter(|_| keep_kv).flat_map(|(k, v)| [k, v]).chain(&logits);
+        self.traffic.get_mut().graph(sent, outputs.map(Tensor::bytes).sum());
 
         let read = |(k, v): &(Tensor, Tensor)| Ok(LayerKv { k: k.read_f32()?, v: v.read_f32()? });
         let kv = captured.iter().filter(|_| keep_kv).map(read).collect::<Result<_, Error>>()?;

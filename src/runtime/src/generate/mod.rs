@@ -1,4 +1,4 @@
-//! From logits to tokens: on the host, in f64, the same for every device.
+//! From logits to tokens: on the host, in f64, the same for every device and on every platform.
 
 pub mod autoregressive;
 pub mod masked;
@@ -38,8 +38,8 @@ pub fn most_likely(row: &[f32], never: Option<u32>) -> Candidate {
     }
     let (token, z) = best.expect("a row with at least one allowed token");
     let max = row.iter().map(|&v| f64::from(v)).fold(f64::NEG_INFINITY, f64::max);
-    let sum: f64 = row.iter().map(|&v| (f64::from(v) - max).exp()).sum();
-    Candidate { token, probability: (z - max).exp() / sum, margin: z - second }
+    let sum: f64 = row.iter().map(|&v| libm::exp(f64::from(v) - max)).sum();
+    Candidate { token, probability: libm::exp(z - max) / sum, margin: z - second }
 }
 
 #[cfg(test)]

@@ -1,0 +1,154 @@
+//! The modes of masked diffusion: `full`, `full-cache`, `sparse` and `generate`.
+//!
+//! Generations are computed along the reference's own trajectory, so that one flipped near-tie does not spoil every
+//! later step, and once more free running.
+
+use super::execute::{Tokens, int, layers, open, rows, signed, unsigned};
+use super::protocol::{Failure, FailureKind, Fault, JobCell};
+use crate::capture::{CaptureWriter, Unmask};
+use runtime::generate::masked::{self, CacheUse, Plan};
+use runtime::{LayerKv, Rows, Session};
+
+/// The prompt and its masks.
+fn canvas(session: &Session, cell: &JobCell) -> Vec<u32> {
+    let mask = session.hparams().mask_token.unwrap_or(0);
+    let mut tokens = cell.inputs.prompt.clone();
+    tokens.resize(tokens.len() + cell.inputs.follow, mask);
+    tokens
+}
+
+/// One forward pass without a cache, every row.
+pub(super) fn full(session: &mut Session, cell: &JobCell, writer: &mut CaptureWriter) -> Tokens {
+    let tokens = canvas(session, cell);
+    let pass = session.full(&tokens, Rows::All, true).map_err(|e| Failure::from(&e))?;
+    rows(writer, &pass.logits, 0, 0);
+    writer.tokens(&signed(&tokens));
+    layers(writer, session.hparams(), &pass.kv);
+    Ok(None)
+}
+
+/// One forward pass through the cache, every row; keys and values as the cache holds them afterwards.
+pub(super) fn full_cache(session: &mut Session, cell: &JobCell, writer: &mut CaptureWriter) -> Tokens {
+    let tokens = canvas(session, cell);
+    session.reset_cache(tokens.len()).map_err(|e| Failure::from(&e))?;
+    let logits = session.full_cached(&tokens, Rows::All).map_err(|e| Failure::from(&e))?;
+    rows(writer, &logits, 0, 0);
+    writer.tokens(&signed(&tokens));
+    layers(writer, session.hparams(), &session.read_cache().map_err(|e| Failure::from(&e))?);
+    Ok(None)
+}
+
+/// A masked generation: on the reference's trajectory, the rows of every step and the keys and values at the end;
+/// then a free run.
+pub(super) fn generate(session: &mut Session, cell: &JobCell, writer: &mut CaptureWriter) -> Tokens {
+    let inputs = &cell.inputs;
+    let plan = plan(cell);
+    let given = match &cell.replay {
+        None => None,
+        Some(path) => Some(trajectory(path)?),
+    };
+    let shift = session.hparams().shift_logits;
+    let forced = masked::generate(session, &inputs.prompt, plan, given.as_deref(), |view| {
+        for (i, &position) in view.masked.iter().enumerate() {
+            let read = if shift { position.saturating_sub(1) } else { position };
+            writer.row(int(read), int(view.step), view.logits.row(i));
+        }
+    })
+    .map_err(|e| Failure::from(&e))?;
+    writer.tokens(&signed(&forced.tokens));
+    let kv = at_the_end(session, plan, &forced).map_err(|e| Failure::from(&e))?;
+    layers(writer, session.hparams(), &kv);
+    writer.unmask(&Unmask {
+        step: forced.unmasked.iter().map(|u| int(u.step)).collect(),
+        position: forced.unmasked.iter().map(|u| int(u.position)).collect(),
+        token: signed(&forced.unmasked.iter().map(|u| u.token).collect::<Vec<_>>()),
+    });
+    let free = match given {
+        None => forced,
+        Some(_) => {
+            masked::generate(session, &inputs.prompt, plan, None, |_| {}).map_err(|e| Failure::from(&e))?
+        }
+    };
+    writer.greedy(&signed(&free.tokens));
+    writer.greedy_margin(&margins(&free));
+    Ok(Some(free.resolved(inputs.prompt.len())))
+}
+
+/// What the inputs, the options and a planted fault make of a generation.
+fn plan(cell: &JobCell) -> Plan {
+    let (inputs, case) = (&cell.inputs, &cell.id.case);
+    let (options, draws) = (&case.options.masked, &case.options.draws);
+    let cache = match (options.cache_use(case.mode), cell.fault) {
+        (CacheUse::Sparse(sparse), Some(Fault::PredecessorsLeftOut)) => {
+            CacheUse::Sparse(masked::Sparse { predecessors: false, ..sparse })
+        }
+        (cache, _) => cache,
+    };
+    Plan {
+        masks: inputs.follow,
+        steps: inputs.steps,
+        schedule: inputs.schedule,
+        remasking: options.remasking(),
+        sampling: masked::Sampling { temperature: draws.temperature(), seed: draws.seed() },
+        cache,
+    }
+}
+
+/// Keys and values after a generation: those of the cache, or of one more forward where there is none.
+fn at_the_end(
+    session: &mut Session,
+    plan: Plan,
+    generated: &masked::Generated,
+) -> Result<Vec<LayerKv>, runtime::Error> {
+    match plan.cache {
+        CacheUse::None => Ok(session.full(&generated.tokens, Rows::Only(&[]), true)?.kv),
+        CacheUse::Full | CacheUse::Sparse(_) => session.read_cache(),
+    }
+}
+
+/// The margin of each token: the smallest of all decisions up to the step that chose it, since an earlier
+/// flip changes what later steps see. Infinite for the prompt; for a mask that was left that of the last decision.
+fn margins(free: &masked::Generated) -> Vec<f32> {
+    let smallest = free.unmasked.iter().map(|u| u.margin).fold(f64::INFINITY, f64::min);
+    let masked = |&token: &u32| if token == free.mask { smallest as f32 } else { f32::INFINITY };
+    let mut margins: Vec<f32> = free.tokens.iter().map(masked).collect();
+    let mut smallest = f64::INFINITY;
+    for unmask in &free.unmasked {
+        smallest = smallest.min(unmask.margin);
+        margins[unmask.position] = smallest as f32;
+    }
+    margins
+}
+
+/// The order in which the reference unmasked.
+fn trajectory(path: &std::path::Path) -> Result<Vec<masked::Unmask>, Failure> {
+    let reference = open(path)?;
+    let unmask = reference.unmask().ok_or_else(|| Failure {
+        kind: FailureKind::Input,
+        message: format!("the reference {} has no trajectory", path.display()),
+    })?;
+    let step = unsigned(path, &unmask.step)?;
+    let position = unsigned(path, &unmask.position)?;
+    let token = unsigned(path, &unmask.token)?;
+    let unmask = |((step, position), token): ((u32, u32), u32)| masked::Unmask {
+        step: step as usize,
+        position: position as usize,
+        token,
+        margin: f64::INFINITY,
+    };
+    Ok(step.into_iter().zip(position).zip(token).map(unmask).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use runtime::generate::masked::Generated;
+
+    #[test]
+    fn margins_shrink_along_the_trajectory_and_a_mask_left_over_has_the_last() {
+        let unmask = |step, position, margin| masked::Unmask { step, position, token: 9, margin };
+        let unmasked = vec![unmask(0, 2, 4.0), unmask(1, 4, 1.0), unmask(2, 1, 3.0)];
+        let free = Generated { tokens: vec![5, 9, 9, 7, 9], unmasked, mask: 7 };
+        assert_eq!(margins(&free), [f32::INFINITY, 1.0, 4.0, 1.0, 1.0]);
+    }
+}

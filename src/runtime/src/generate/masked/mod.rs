@@ -1,0 +1,235 @@
+//! Masked diffusion: a prompt followed by masks, unmasked step by step.
+//!
+//! Each step computes the rows that predict the masked positions ([`CacheUse`] says how), takes a candidate for each
+//! ([`Sampling`]), and lets as many as the [`Schedule`] says keep it, in the order of the [`Remasking`] rule.
+
+mod active_set;
+mod remasking;
+mod sampling;
+mod schedule;
+
+use std::collections::BTreeMap;
+
+pub use active_set::Sparse;
+pub use remasking::Remasking;
+pub use sampling::Sampling;
+pub use schedule::{Schedule, Turn};
+
+use crate::error::Error;
+use crate::session::{Logits, Rows, Session};
+use active_set::row_of;
+
+/// What a step computes and what it takes from the device's K/V cache.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum CacheUse {
+    /// Everything anew, nothing is kept.
+    #[default]
+    None,
+    /// Everything anew, through the cache.
+    Full,
+    /// Only the active set, against what the cache has of the others.
+    Sparse(Sparse),
+}
+
+/// How a generation proceeds.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Plan {
+    /// Masks to fill.
+    pub masks: usize,
+    /// Forward passes at most.
+    pub steps: usize,
+    /// Masks a step.
+    pub schedule: Schedule,
+    /// Which positions go first.
+    pub remasking: Remasking,
+    /// How tokens are chosen.
+    pub sampling: Sampling,
+    /// The cache.
+    pub cache: CacheUse,
+}
+
+/// A mask that became a token.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Unmask {
+    /// The step whose logits decided.
+    pub step: usize,
+    /// The position in the sequence.
+    pub position: usize,
+    /// The token.
+    pub token: u32,
+    /// How far the step's decisions were from others, in logits: the smallest lead of a chosen token over
+    /// the next best, or of the last chosen position over the first one left (as log-probabilities).
+    /// Infinite where the order was given.
+    pub margin: f64,
+}
+
+/// What one step saw and did.
+#[derive(Debug)]
+pub struct StepView<'a> {
+    /// The step.
+    pub step: usize,
+    /// The sequence the forward pass read.
+    pub tokens: &'a [u32],
+    /// The positions that were masked in it.
+    pub masked: &'a [usize],
+    /// The positions that were computed, rising; all of them in a full step.
+    pub active: &'a [usize],
+    /// The row of logits that predicts each masked position.
+    pub logits: &'a Logits,
+    /// Which masks became tokens.
+    pub unmasked: &'a [Unmask],
+}
+
+/// A finished generation.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Generated {
+    /// The sequence, prompt included; masks that the steps did not resolve are still in it.
+    pub tokens: Vec<u32>,
+    /// In which order masks became tokens.
+    pub unmasked: Vec<Unmask>,
+    /// The mask token of the model's own tokenizer.
+    pub mask: u32,
+}
+
+impl Generated {
+    /// The tokens from position `first` on without unresolved masks.
+    ///
+    /// # Panics
+    /// When `first` is beyond the end.
+    #[must_use]
+    pub fn resolved(&self, first: usize) -> Vec<u32> {
+        self.tokens[first..].iter().copied().filter(|&token| token != self.mask).collect()
+    }
+}
+
+/// Fills `plan.masks` masks after `prompt`. With `replay` the given order is imposed instead of the plan's rules, so
+/// that every device sees the same sequence at every step.
+///
+/// # Errors
+/// When the model has no mask token, a given position is not in the sequence, or ggml fails.
+pub fn generate(
+    session: &mut Session,
+    prompt: &[u32],
+    plan: Plan,
+    replay: Option<&[Unmask]>,
+    mut observe: impl FnMut(&StepView<'_>),
+) -> Result<Generated, Error> {
+    let hparams = session.hparams();
+    let mask = hparams.mask_token.ok_or_else(|| {
+        Error::Input(format!(
+            "architecture {} has no mask token to generate with",
+            hparams.architecture.name()
+        ))
+    })?;
+    let mut tokens = prompt.to_vec();
+    tokens.resize(prompt.len() + plan.masks, mask);
+    let mut masked: Vec<usize> = (prompt.len()..tokens.len()).collect();
+    let mut unmasked = Vec::with_capacity(plan.masks);
+    let mut forward = Forward::new(session, plan.cache, tokens.len())?;
+    for step in 0..plan.steps {
+        if masked.is_empty() {
+            break;
+        }
+        let (active, logits) = forward.step(step, &tokens, &masked)?;
+        let now: Vec<Unmask> = match replay {
+            Some(given) => given.iter().filter(|u| u.step == step).copied().collect(),
+            None => {
+                let turn = plan.schedule.turn(&masked, prompt.len(), plan.masks, step, plan.steps);
+                let choice = plan.remasking.choose(&masked, &logits, mask, plan.sampling, step, turn);
+                let margin = choice.margin;
+                let unmask = |(position, c): (usize, super::Candidate)| Unmask {
+                    step,
+                    position,
+                    token: c.token,
+                    margin,
+                };
+                choice.chosen.into_iter().map(unmask).collect()
+            }
+        };
+        observe(&StepView {
+            step,
+            tokens: &tokens,
+            masked: &masked,
+            active: &active,
+            logits: &logits,
+            unmasked: &now,
+        });
+        for u in &now {
+            let total = tokens.len();
+            let token = tokens.get_mut(u.position).ok_or_else(|| {
+                Error::Input(format!("position {} of {total} tokens is unmasked", u.position))
+            })?;
+            *token = u.token;
+            forward.changed_at[u.position] = Some(step + 1);
+        }
+        masked.retain(|p| !now.iter().any(|u| u.position == *p));
+        unmasked.extend(now);
+    }
+    Ok(Generated { tokens, unmasked, mask })
+}
+
+/// Forward passes of one generation.
+struct Forward<'a> {
+    session: &'a mut Session,
+    cache: CacheUse,
+    shift: bool,
+    /// For each position the first step that reads its new token.
+    changed_at: Vec<Option<usize>>,
+    /// Rows of earlier steps, kept only where the active set is planted to lack some.
+    earlier: BTreeMap<usize, Vec<f32>>,
+}
+
+impl<'a> Forward<'a> {
+    fn new(session: &'a mut Session, cache: CacheUse, length: usize) -> Result<Self, Error> {
+        if cache != CacheUse::None {
+            session.reset_cache(length)?;
+        }
+        let shift = session.hparams().shift_logits;
+        Ok(Self { session, cache, shift, changed_at: vec![None; length], earlier: BTreeMap::new() })
+    }
+
+    /// Computes a step: the positions that it computed, and the row that predicts each of `masked`.
+    fn step(&mut self, step: usize, tokens: &[u32], masked: &[usize]) -> Result<(Vec<usize>, Logits), Error> {
+        let rows: Vec<usize> = masked.iter().map(|&p| row_of(p, self.shift)).collect();
+        let everything = || (0..tokens.len()).collect::<Vec<_>>();
+        match self.cache {
+            CacheUse::None => Ok((everything(), self.session.full(tokens, Rows::Only(&rows), false)?.logits)),
+            CacheUse::Full => Ok((everything(), self.session.full_cached(tokens, Rows::Only(&rows))?)),
+            CacheUse::Sparse(sparse) => {
+                let logits = if sparse.is_full(step) {
+                    (everything(), self.session.full_cached(tokens, Rows::Only(&rows))?)
+                } else {
+                    let active = sparse.active(step, masked, &self.changed_at, self.shift);
+                    let logits = self.recompute(tokens, &active, &rows)?;
+                    (active, logits)
+                };
+                if !sparse.predecessors {
+                    let computed = rows.iter().enumerate().map(|(i, &row)| (row, logits.1.row(i).to_vec()));
+                    self.earlier.extend(computed);
+                }
+                Ok(logits)
+            }
+        }
+    }
+
+    /// Computes the active positions; a wanted row that is not among them stands as an earlier step computed it.
+    fn recompute(&mut self, tokens: &[u32], active: &[usize], rows: &[usize]) -> Result<Logits, Error> {
+        let some: Vec<u32> = active.iter().map(|&p| tokens[p]).collect();
+        let places: Vec<Option<usize>> = rows.iter().map(|row| active.binary_search(row).ok()).collect();
+        let computed: Vec<usize> = places.iter().copied().flatten().collect();
+        let logits = self.session.recompute(&some, active, Rows::Only(&computed))?;
+        if computed.len() == rows.len() {
+            return Ok(logits);
+        }
+        let mut new = (0..logits.rows()).map(|i| logits.row(i));
+        let mut values = Vec::with_capacity(rows.len() * logits.vocab);
+        for (row, place) in rows.iter().zip(&places) {
+            let earlier = || self.earlier.get(row).map(Vec::as_slice);
+            let row = place.map_or_else(earlier, |_| new.next());
+            values.extend_from_slice(
+                row.ok_or_else(|| Error::Input("a row of logits that no step has computed".to_owned()))?,
+            );
+        }
+        Ok(Logits { vocab: logits.vocab, values })
+    }
+}
