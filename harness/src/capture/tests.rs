@@ -220,3 +220,34 @@ fn a_foreign_file_needs_only_logits_and_tokens() {
     write(&path, &least(), Some(metadata()));
     assert!(!CaptureReader::open_foreign(&path).unwrap().is_foreign());
 }
+
+#[test]
+fn caches_before_storing_and_profiles_read_back_as_written() {
+    let (_dir, path) = place();
+    let mut writer = CaptureWriter::new(2);
+    writer.row(0, 0, &[1.0, 2.0]);
+    writer.tokens(&[3]);
+    writer.layer(&[1.0, 2.0], [1, 1, 2], &[3.0, 4.0], [1, 1, 2]);
+    writer.layer_before_storing(0, &[1.5, 2.5], &[3.5, 4.5], [1, 1, 2]);
+    writer.profile(&LayerProfile { impact: vec![0.5, 2.0], skipped: vec![1] });
+    writer.write(&path, &Sample::new(1, 1).meta).unwrap();
+    let mut reader = CaptureReader::open(&path).unwrap();
+    assert_eq!(KvSet::ALL.map(|set| reader.layers_of(set)), [1, 1]);
+    assert_eq!(reader.kv_shape_of(KvSet::BeforeStoring, Cache::V, 0), [1, 1, 2]);
+    let mut out = Vec::new();
+    reader.kv_of(KvSet::BeforeStoring, Cache::V, 0, 0, 1, &mut out).unwrap();
+    assert_eq!(out, [3.5, 4.5]);
+    reader.kv(Cache::K, 0, 0, 1, &mut out).unwrap();
+    assert_eq!(out, [1.0, 2.0]);
+    let profile = LayerProfile { impact: vec![0.5, 2.0], skipped: vec![1] };
+    assert_eq!(reader.profile(), Some(&profile));
+}
+
+#[test]
+fn a_gap_between_layers_before_storing_is_a_missing_tensor() {
+    let message = refused(
+        &[least(), vec![floats("k_raw.1", &[1, 1, 2]), floats("v_raw.1", &[1, 1, 2])]].concat(),
+        Some(metadata()),
+    );
+    assert!(message.contains("k_raw.0"), "{message}");
+}

@@ -266,8 +266,18 @@ mod tests {
         close(figures("m/bf16/decode", Gpu), [1e-4, 1e-3, 1e-4]);
         close(figures("m/q4_k_m/prefill", Gpu), [3e-3, 3e-2, 1e-2]);
         close(figures("m/q4_k_m/prefill?kv=q8_0", Gpu), [3e-3, 3e-2, 1e-1]);
-        close(figures("m/Q4_1/prefill?kv=q4_0", Cpu), [3e-2, 3e-1, 2.0]);
-        close(figures("m/f32/prefill?kv=q8_0", Cpu), [3e-3, 3e-2, 1e-8]);
+        close(figures("m/Q4_1/prefill?kv=q4_0", Cpu), [3e-2, 3e-1, 1e-1]);
+        close(figures("m/f32/prefill?kv=q8_0", Cpu), [3e-3, 3e-2, 1e-3]);
+        close(figures("m/f16/prefill?kv=q4_0", Gpu), [3e-2, 3e-1, 2e-2]);
+    }
+
+    #[test]
+    fn a_quantised_cache_is_held_to_limits_before_and_after_it_stores() {
+        let before =
+            |case: &str| limits(case, DeviceKind::Gpu).kv_before_storing_nmse.map(|bound| bound.limit);
+        assert_eq!(before("m/f32/decode?kv=q8_0"), Some(1e-4));
+        assert_eq!(before("m/q4_k_m/decode?kv=q4_0"), Some(1e-2));
+        assert_eq!(before("m/f32/decode?kv=f16"), None);
     }
 
     #[test]

@@ -179,7 +179,7 @@ impl Bench<'_> {
         let greedy = autoregressive::decode(self.session, prompt, n, None, |_, row| plain.push(row.clone()))
             .map_err(failed)?;
 
-        self.session.reset_cache(capacity).map_err(failed)?;
+        fresh(self.session, capacity)?;
         draft.reset_cache(capacity).map_err(failed)?;
         let mut own: Vec<(usize, Vec<u32>, Logits)> = Vec::new();
         let free = speculative::decode(self.session, draft, prompt, n, ahead, |checked| {
@@ -192,7 +192,7 @@ impl Bench<'_> {
             None => own.into_iter().map(|(position, tokens, _)| (position, tokens)).collect(),
             Some(path) => batches_of(&open(path)?, path, prompt.len())?,
         };
-        self.session.reset_cache(capacity).map_err(failed)?;
+        fresh(self.session, capacity)?;
         let mut fed = prompt.clone();
         let writer = &mut *self.writer;
         speculative::replay(self.session, prompt, &batches, |checked| {
@@ -216,7 +216,7 @@ impl Bench<'_> {
         // Another continuation of the same length.
         let other: Vec<u32> = prompt.iter().rev().take(rest.len()).copied().collect();
         let session = &mut *self.session;
-        session.reset_cache(tokens.len()).map_err(failed)?;
+        fresh(session, tokens.len())?;
 
         let whole = session.extend(prompt, Rows::All).map_err(failed)?;
         rows(self.writer, &whole, 0, 0);
@@ -225,7 +225,7 @@ impl Bench<'_> {
         rows(self.writer, &on, cached, 1);
         let after = session.read_cache().map_err(failed)?;
 
-        session.reset_cache(tokens.len()).map_err(failed)?;
+        fresh(session, tokens.len())?;
         session.restore_cache(&saved).map_err(failed)?;
         let restored = session.extend(rest, Rows::All).map_err(failed)?;
         self.checks.push(exact("going on from a restored cache against going on", &on, &restored));
@@ -249,7 +249,7 @@ impl Bench<'_> {
         layers(self.writer, session.hparams(), &session.read_cache().map_err(failed)?);
 
         let again = |session: &mut Session, tokens: &[u32], rest: &[u32]| {
-            session.reset_cache(tokens.len() + rest.len()).map_err(failed)?;
+            fresh(session, tokens.len() + rest.len())?;
             session.extend(tokens, Rows::Last).map_err(failed)?;
             let kv = session.read_cache().map_err(failed)?;
             Ok::<_, Failure>((session.extend(rest, Rows::All).map_err(failed)?, kv))
@@ -274,7 +274,7 @@ impl Bench<'_> {
 
         // One graph for all of it, and pieces of seven.
         let all = [prompt, &other].concat();
-        session.reset_cache(all.len()).map_err(failed)?;
+        fresh(session, all.len())?;
         let scratch = session.extend(&all, Rows::All).map_err(failed)?;
         let tail = &scratch.values[cached * scratch.vocab..];
         self.checks.push(apart(
@@ -285,7 +285,7 @@ impl Bench<'_> {
         ));
         let usual = session.micro_batch();
         session.set_micro_batch(Some(7));
-        session.reset_cache(tokens.len()).map_err(failed)?;
+        fresh(session, tokens.len())?;
         let pieces = session.extend(&tokens, Rows::All).map_err(failed);
         let kv = session.read_cache().map_err(failed);
         session.set_micro_batch(usual);
@@ -339,6 +339,12 @@ impl Bench<'_> {
         let prompt = self.cell.inputs.prompt.len().min(reference.tokens().len());
         unsigned(path, &reference.tokens()[prompt..]).map(Some)
     }
+}
+
+/// An empty cache and compute buffers of their own for what follows: see [`Session::renew`].
+fn fresh(session: &mut Session, capacity: usize) -> Result<(), Failure> {
+    session.renew().map_err(failed)?;
+    session.reset_cache(capacity).map_err(failed)
 }
 
 fn shape(h: &HyperParams, kv: &LayerKv) -> [usize; 3] {

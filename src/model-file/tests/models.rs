@@ -226,6 +226,62 @@ fn factors_multiply_and_change_nothing_else() {
     }
 }
 
+fn matrix(model: &Model, name: &str) -> Vec<f64> {
+    bytes(model, name).chunks_exact(4).map(|b| f64::from(f32::from_le_bytes(b.try_into().unwrap()))).collect()
+}
+
+/// The normed embedding of every token, `[n_vocab][n_embd]`, as the first layer's `norm` makes it.
+fn normed_embeddings(model: &Model, norm: &str) -> Vec<Vec<f64>> {
+    let scale = matrix(model, norm);
+    matrix(model, "token_embd.weight")
+        .chunks_exact(scale.len())
+        .map(|x| {
+            let mean = x.iter().map(|v| v * v).sum::<f64>() / x.len() as f64;
+            x.iter().zip(&scale).map(|(v, s)| v / mean.sqrt() * s).collect()
+        })
+        .collect()
+}
+
+fn times(matrix: &[f64], x: &[f64]) -> Vec<f64> {
+    matrix.chunks_exact(x.len()).map(|row| row.iter().zip(x).map(|(w, v)| w * v).sum()).collect()
+}
+
+/// The largest value of a 16-bit float.
+const F16_MAX: f64 = 65_504.0;
+
+/// A query and a key at the same position are rotated alike, so their product is that without RoPE.
+#[test]
+fn products_of_queries_and_keys_leave_the_range_of_16_bits() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = generated(&GenerateSpec::preset("adv-kq-range").unwrap(), dir.path());
+    let h = &model.hparams;
+    let (q, k) = (matrix(&model, "blk.0.attn_q.weight"), matrix(&model, "blk.0.attn_k.weight"));
+    let mut largest: f64 = 0.0;
+    for x in normed_embeddings(&model, "blk.0.attn_norm.weight") {
+        let (q, k) = (times(&q, &x), times(&k, &x));
+        for (head, q) in q.chunks_exact(h.head_dim).enumerate() {
+            let k = &k[head / h.heads_per_kv() * h.head_dim..][..h.head_dim];
+            largest = largest.max(q.iter().zip(k).map(|(q, k)| q * k).sum::<f64>().abs());
+        }
+    }
+    assert!(largest > F16_MAX && largest < 4e5, "{largest}");
+}
+
+#[test]
+fn activations_leave_the_range_of_16_bits() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = generated(&GenerateSpec::preset("adv-activations").unwrap(), dir.path());
+    let largest = |values: &[f64]| values.iter().fold(0.0, |a: f64, v| a.max(v.abs()));
+    assert!(largest(&matrix(&model, "token_embd.weight")) > F16_MAX);
+    let (gate, up) = (matrix(&model, "blk.0.ffn_gate.weight"), matrix(&model, "blk.0.ffn_up.weight"));
+    for x in normed_embeddings(&model, "blk.0.ffn_norm.weight") {
+        let silu = |v: f64| v / (1.0 + (-v).exp());
+        let (gate, up) = (times(&gate, &x), times(&up, &x));
+        let hidden: Vec<f64> = gate.into_iter().zip(up).map(|(g, u)| silu(g) * u).collect();
+        assert!(largest(&hidden) > F16_MAX, "{}", largest(&hidden));
+    }
+}
+
 #[test]
 fn factors_that_make_no_sense_are_refused() {
     let dir = tempfile::tempdir().unwrap();
