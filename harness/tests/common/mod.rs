@@ -163,6 +163,7 @@ pub(crate) fn tokens(prompt: &[i32], follow: usize) -> Inputs {
         steps: 16,
         schedule: runtime::generate::masked::Schedule::Linear,
         is_text: true,
+        draft: None,
     }
 }
 
