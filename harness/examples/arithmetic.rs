@@ -118,7 +118,10 @@ fn answer(
             steps: inputs.steps,
             schedule: inputs.schedule,
             remasking: options.masked.remasking(),
-            sampling: options.masked.sampling(),
+            sampling: masked::Sampling {
+                temperature: options.draws.temperature(),
+                seed: options.draws.seed(),
+            },
             cache: options.masked.cache_use(Mode::Generate),
         };
         let done = masked::generate(session, &inputs.prompt, plan, None, |view| {

@@ -32,8 +32,8 @@ fn a_run_writes_figures_for_every_cell() {
     let report = report(&folder);
     assert_eq!(
         report.cells.len(),
-        10,
-        "full, full-cache and sparse for two models, prefill and decode for two"
+        14,
+        "full, full-cache and sparse for two models; prefill, decode, batch and lifecycle for two"
     );
     for cell in &report.cells {
         assert_eq!(cell.status, Status::Pass, "{}: {}", cell.id, cell.reason);

@@ -2,7 +2,7 @@
 
 use super::causal::Bench;
 use super::child::describe;
-use super::masked;
+use super::masked::{self, Findings};
 use super::protocol::{Failure, FailureKind, JobCell, RunJob};
 use crate::capture::{CaptureMeta, CaptureReader, CaptureWriter, SCHEMA};
 use crate::plan::{Attention, KvType, Mode, Options};
@@ -44,15 +44,18 @@ pub(super) fn execute(
     let mut writer = CaptureWriter::new(session.hparams().n_vocab);
     let started = Instant::now();
     let mode = cell.id.case.mode;
+    let mut traffic = None;
     let (text_tokens, checks) = if mode == Mode::Full {
         (masked::full(session, cell, &mut writer)?, Vec::new())
     } else if session.hparams().architecture.is_diffusion() {
+        let mut found = Findings::default();
         let tokens = match mode {
-            Mode::FullCache => masked::full_cache(session, cell, &mut writer)?,
-            Mode::Sparse | Mode::Generate => masked::generate(session, cell, &mut writer)?,
+            Mode::FullCache => masked::full_cache(session, cell, &mut writer, &mut found)?,
+            Mode::Sparse | Mode::Generate => masked::generate(session, cell, &mut writer, &mut found)?,
             _ => return Err(no_such_mode(session, mode)),
         };
-        (tokens, Vec::new())
+        traffic = found.traffic;
+        (tokens, found.checks)
     } else {
         let draft = match mode {
             Mode::Speculative => Some(draft(ggml, job, cell, &loaded.options)?),
@@ -93,7 +96,7 @@ pub(super) fn execute(
         features: device.features().into_iter().collect(),
         environment: switches(),
         placement: session.take_placement(),
-        traffic: Some(session.take_traffic()),
+        traffic: Some(traffic.unwrap_or_else(|| session.traffic())),
         bytes: session.buffers(),
         peak_rss_bytes: runtime::peak_resident_bytes(),
         threads: u32::try_from(loaded.options.threads).unwrap_or(u32::MAX),

@@ -1,13 +1,24 @@
 //! The modes of masked diffusion: `full`, `full-cache`, `sparse` and `generate`.
 //!
 //! Generations are computed along the reference's own trajectory, so that one flipped near-tie does not spoil every
-//! later step, and once more free running.
+//! later step, and once more free running. Where the cache is used, the device is also held against itself without it.
 
 use super::execute::{Tokens, int, layers, open, rows, signed, unsigned};
 use super::protocol::{Failure, FailureKind, Fault, JobCell};
-use crate::capture::{CaptureWriter, Unmask};
+use crate::capture::{CaptureWriter, Check, CheckBound, Traffic, Unmask};
+use crate::compare::Nmse;
+use crate::plan::KvType;
 use runtime::generate::masked::{self, CacheUse, Plan};
-use runtime::{LayerKv, Rows, Session};
+use runtime::{LayerKv, Logits, Rows, Session};
+
+/// What a mode finds out beside its capture.
+#[derive(Default)]
+pub(super) struct Findings {
+    /// What the device does against itself.
+    pub(super) checks: Vec<Check>,
+    /// What the captured run moved, without the runs that it is checked with.
+    pub(super) traffic: Option<Traffic>,
+}
 
 /// The prompt and its masks.
 fn canvas(session: &Session, cell: &JobCell) -> Vec<u32> {
@@ -28,19 +39,56 @@ pub(super) fn full(session: &mut Session, cell: &JobCell, writer: &mut CaptureWr
 }
 
 /// One forward pass through the cache, every row; keys and values as the cache holds them afterwards.
-pub(super) fn full_cache(session: &mut Session, cell: &JobCell, writer: &mut CaptureWriter) -> Tokens {
+pub(super) fn full_cache(
+    session: &mut Session,
+    cell: &JobCell,
+    writer: &mut CaptureWriter,
+    found: &mut Findings,
+) -> Tokens {
     let tokens = canvas(session, cell);
     session.reset_cache(tokens.len()).map_err(|e| Failure::from(&e))?;
     let logits = session.full_cached(&tokens, Rows::All).map_err(|e| Failure::from(&e))?;
     rows(writer, &logits, 0, 0);
     writer.tokens(&signed(&tokens));
-    layers(writer, session.hparams(), &session.read_cache().map_err(|e| Failure::from(&e))?);
+    let kv = session.read_cache().map_err(|e| Failure::from(&e))?;
+    layers(writer, session.hparams(), &kv);
+
+    found.traffic = Some(session.traffic());
+    // Storing in fewer bits changes keys and values; computing must not.
+    let exact = cell.id.case.options.kv == KvType::F32;
+    let without = session.full(&tokens, Rows::All, exact).map_err(|e| Failure::from(&e))?;
+    let check =
+        |name: &str, value, bound| Check { name: name.to_owned(), value, bound, detail: String::new() };
+    let value = nmse([(&without.logits.values, &logits.values)]);
+    found.checks.push(check("logits through the cache against those without", value, CheckBound::Logits));
+    if exact {
+        let pairs = |of: fn(&LayerKv) -> &Vec<f32>| {
+            let each = without.kv.iter().zip(&kv).map(|(r, x)| nmse([(of(r), of(x))]));
+            each.fold(0.0, |a: f64, b| if b.is_nan() { b } else { a.max(b) })
+        };
+        let (k, v) = (pairs(|layer| &layer.k), pairs(|layer| &layer.v));
+        found.checks.push(check(
+            "keys in the cache against those without, the worst layer",
+            k,
+            CheckBound::Kv,
+        ));
+        found.checks.push(check(
+            "values in the cache against those without, the worst layer",
+            v,
+            CheckBound::Kv,
+        ));
+    }
     Ok(None)
 }
 
 /// A masked generation: on the reference's trajectory, the rows of every step and the keys and values at the end;
 /// then a free run.
-pub(super) fn generate(session: &mut Session, cell: &JobCell, writer: &mut CaptureWriter) -> Tokens {
+pub(super) fn generate(
+    session: &mut Session,
+    cell: &JobCell,
+    writer: &mut CaptureWriter,
+    found: &mut Findings,
+) -> Tokens {
     let inputs = &cell.inputs;
     let plan = plan(cell);
     let given = match &cell.replay {
@@ -48,10 +96,14 @@ pub(super) fn generate(session: &mut Session, cell: &JobCell, writer: &mut Captu
         Some(path) => Some(trajectory(path)?),
     };
     let shift = session.hparams().shift_logits;
+    let mut steps = Vec::new();
     let forced = masked::generate(session, &inputs.prompt, plan, given.as_deref(), |view| {
         for (i, &position) in view.masked.iter().enumerate() {
             let read = if shift { position.saturating_sub(1) } else { position };
             writer.row(int(read), int(view.step), view.logits.row(i));
+        }
+        if plan.cache != CacheUse::None {
+            steps.push(view.logits.clone());
         }
     })
     .map_err(|e| Failure::from(&e))?;
@@ -63,6 +115,12 @@ pub(super) fn generate(session: &mut Session, cell: &JobCell, writer: &mut Captu
         position: forced.unmasked.iter().map(|u| int(u.position)).collect(),
         token: signed(&forced.unmasked.iter().map(|u| u.token).collect::<Vec<_>>()),
     });
+    found.traffic = Some(session.traffic());
+    if plan.cache != CacheUse::None {
+        found
+            .checks
+            .push(against_no_cache(session, cell, plan, &forced, &steps).map_err(|e| Failure::from(&e))?);
+    }
     let free = match given {
         None => forced,
         Some(_) => {
@@ -72,6 +130,39 @@ pub(super) fn generate(session: &mut Session, cell: &JobCell, writer: &mut Captu
     writer.greedy(&signed(&free.tokens));
     writer.greedy_margin(&margins(&free));
     Ok(Some(free.resolved(inputs.prompt.len())))
+}
+
+/// The logits of all steps against those of the same device without a cache, along the same trajectory. A sparse cache
+/// is an approximation, whose error is reported; a full one must agree.
+fn against_no_cache(
+    session: &mut Session,
+    cell: &JobCell,
+    plan: Plan,
+    forced: &masked::Generated,
+    steps: &[Logits],
+) -> Result<Check, runtime::Error> {
+    let (name, bound) = match plan.cache {
+        CacheUse::Sparse(_) => ("logits of sparse steps against full ones", CheckBound::Reported),
+        _ => ("logits through the cache against those without", CheckBound::Logits),
+    };
+    let mut without = Vec::new();
+    let plan = Plan { cache: CacheUse::None, ..plan };
+    masked::generate(session, &cell.inputs.prompt, plan, Some(&forced.unmasked), |view| {
+        without.push(view.logits.clone());
+    })?;
+    let pairs = || without.iter().zip(steps).map(|(r, x)| (&r.values, &x.values));
+    let worst = pairs().map(|pair| nmse([pair])).enumerate().max_by(|a, b| a.1.total_cmp(&b.1));
+    let detail = worst.map(|(step, value)| format!("worst step {step}: {value:.1e}")).unwrap_or_default();
+    Ok(Check { name: name.to_owned(), value: nmse(pairs()), bound, detail })
+}
+
+/// NMSE over pairs of reference and test.
+fn nmse<'a>(pairs: impl IntoIterator<Item = (&'a Vec<f32>, &'a Vec<f32>)>) -> f64 {
+    let mut sums = Nmse::default();
+    for (r, x) in pairs.into_iter().flat_map(|(r, x)| r.iter().zip(x)) {
+        sums.add(f64::from(*r), f64::from(*x));
+    }
+    sums.value()
 }
 
 /// What the inputs, the options and a planted fault make of a generation.

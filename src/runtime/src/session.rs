@@ -497,6 +497,7 @@ impl Session {
         let index_input = scatter.as_ref().and_then(Scatter::input);
         let sent: usize = inputs.into_iter().chain([index_input]).flatten().map(Tensor::bytes).sum();
         let outputs = captured.iter().filter(|_| keep_kv).flat_map(|(k, v)| [k, v]).chain(&logits);
+        let outputs = outputs.chain(residuals.iter().flatten());
         self.traffic.get_mut().graph(sent, outputs.map(Tensor::bytes).sum());
 
         let read = |(k, v): &(Tensor, Tensor)| Ok(LayerKv { k: k.read_f32()?, v: v.read_f32()? });
