@@ -263,7 +263,9 @@ fn devices(
         let mine = |d: &&DeviceSelector| d.build.as_ref().is_none_or(|name| *name == build.info.name);
         let named: Vec<_> = args.device.iter().filter(mine).map(DeviceSelector::without_build).collect();
         named.iter().try_for_each(|device| build.check(device))?;
-        return Ok(named);
+        // A ready-made matrix holds models that an extra buffer type does not take; a named model must fit.
+        let fits = |device: &DeviceSelector| !args.model.is_empty() || build.takes(device, model);
+        return Ok(named.into_iter().filter(fits).collect());
     }
     let offered: Vec<DeviceSelector> =
         build.probed.devices.iter().map(|device| device.selector.clone()).collect();
