@@ -126,7 +126,8 @@ fn load(
         Session::open(ggml, &request, &model, options.clone()).map_err(|error| Failure::from(&error))?;
     // One cache for all cells that this session will run.
     let room = |cell: &JobCell| cell.inputs.prompt.len() + cell.inputs.follow;
-    let most = job.cells.iter().filter(|other| other.path == cell.path).map(room).max().unwrap_or(0);
+    let same = |other: &&JobCell| other.path == cell.path || other.id == cell.id;
+    let most = job.cells.iter().filter(same).map(room).max().unwrap_or(0);
     session.reset_cache(most).map_err(|error| Failure::from(&error))?;
     let load_seconds = started.elapsed().as_secs_f64();
     Ok(Loaded { path: cell.path.clone(), options, session, model, load_seconds })

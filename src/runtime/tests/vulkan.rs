@@ -26,7 +26,7 @@ fn vulkan_agrees_with_itself() {
         println!("this build and machine have no Vulkan device: nothing was tested");
         return;
     };
-    // Flash attention on Mesa's software device ends in a corrupted heap.
+    // On Mesa's software device a process that ran flash attention among much else ended in a corrupted heap.
     let flash = !device.description().contains("llvmpipe");
     common::check(&Bench::new(ggml, "Vulkan0", Limits { shape: 1e-5, other: 1e-5, flash }));
 }
