@@ -302,6 +302,7 @@ impl<P: FnMut(Progress<'_>)> Arm<'_, P> {
                 fault: self.plan.fault.filter(|_| replay.is_some()),
                 replay,
                 capture: capture_path(self.folders, id),
+                lost: None,
             });
         }
         // Cells of one model and one set of options follow each other, so that it is loaded once.

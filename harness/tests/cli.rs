@@ -138,13 +138,14 @@ fn workers_of(parent: u32) -> Vec<u32> {
         .collect()
 }
 
+/// A run of three cells whose worker gets `signal` in the middle of the second one; its exit code and report.
 #[cfg(target_os = "linux")]
-#[test]
-fn a_worker_killed_in_the_middle_costs_only_its_cell() {
+fn run_with_a_worker_hit_by(signal: &str) -> (Option<i32>, Report) {
     let out = tempfile::tempdir().unwrap();
     let folder = out.path().join("report");
     let mut run = Command::new(common::binary())
-        .args(["run", "--model", "dream-arith", "--model", "gen-dream", "--device", "CPU@x64", "--out"])
+        .args(["run", "--model", "dream-arith", "--mode", "full", "--mode", "generate"])
+        .args(["--model", "gen-dream", "--device", "CPU@x64", "--out"])
         .arg(&folder)
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
@@ -155,18 +156,41 @@ fn a_worker_killed_in_the_middle_costs_only_its_cell() {
         // The generation is next, and takes seconds with these kernels.
         if line.contains("dream-arith/f16/full@") && line.contains("CPU@x64 computed") {
             for pid in workers_of(run.id()) {
-                assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
+                assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
             }
         }
     }
-    assert_eq!(run.wait().unwrap().code(), Some(5));
-    let report = report(&folder);
-    let status = |part: &str| report.cells.iter().find(|c| c.id.to_string().contains(part)).unwrap();
-    let crashed = status("dream-arith/f16/generate");
+    (run.wait().unwrap().code(), report(&folder))
+}
+
+/// The cell whose id holds `part`.
+#[cfg(target_os = "linux")]
+fn cell<'a>(report: &'a Report, part: &str) -> &'a ggml_parity::report::Cell {
+    report.cells.iter().find(|cell| cell.id.to_string().contains(part)).expect("declared")
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_worker_killed_in_the_middle_costs_only_its_cell() {
+    let (code, report) = run_with_a_worker_hit_by("-KILL");
+    assert_eq!(code, Some(5));
+    let crashed = cell(&report, "dream-arith/f16/generate");
     assert_eq!(crashed.status, Status::Crashed);
     assert!(crashed.reason.contains("signal 9 (SIGKILL)"), "{}", crashed.reason);
-    assert_eq!(status("dream-arith/f16/full").status, Status::Pass);
-    assert_eq!(status("gen-dream/f32/full").status, Status::Pass);
+    assert_eq!(cell(&report, "dream-arith/f16/full").status, Status::Pass);
+    assert_eq!(cell(&report, "gen-dream/f32/full").status, Status::Pass);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_worker_that_crashes_once_is_tried_again_and_the_report_says_so() {
+    let (code, report) = run_with_a_worker_hit_by("-ABRT");
+    assert_eq!(code, Some(0));
+    let again = cell(&report, "dream-arith/f16/generate");
+    assert_eq!(again.status, Status::Pass);
+    assert!(again.retried.as_ref().is_some_and(|how| how.contains("SIGABRT")), "{:?}", again.retried);
+    assert_eq!(cell(&report, "dream-arith/f16/full").retried, None);
+    assert!(ggml_parity::report::console::render(&report, false).contains("on the second try"));
 }
 
 #[test]
