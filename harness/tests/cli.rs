@@ -91,6 +91,96 @@ fn a_folder_that_is_no_build_is_an_environment_error() {
     assert!(text.contains("libggml-base") && text.contains(empty.path().to_str().unwrap()), "{text}");
 }
 
+/// A copy of the default build's small libraries, without its manifest, to be spoilt.
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+fn copy_of_the_build() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for entry in std::fs::read_dir(common::default_build()).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if name.contains("libggml") && !name.contains("vulkan.so") && !name.contains("cuda") {
+            std::fs::copy(&path, folder.path().join(name)).unwrap();
+        }
+    }
+    folder
+}
+
+/// What `devices` says of a folder; it must be an environment error that names the folder.
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+fn refused_build(folder: &Path) -> String {
+    let (code, text) = told(&run(&["devices", "--ggml", folder.to_str().unwrap()]));
+    assert_eq!(code, 4, "{text}");
+    assert!(text.contains(folder.to_str().unwrap()), "{text}");
+    text
+}
+
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[test]
+fn spoilt_builds_are_environment_errors_that_say_what_is_wrong() {
+    let names = |folder: &Path| -> Vec<std::path::PathBuf> {
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect()
+    };
+    // Whole, it is a build.
+    let whole = copy_of_the_build();
+    let (code, text) = told(&run(&["devices", "--ggml", whole.path().to_str().unwrap()]));
+    assert_eq!(code, 0, "{text}");
+
+    let no_base = copy_of_the_build();
+    for path in names(no_base.path()).iter().filter(|path| path.to_str().unwrap().contains("libggml-base")) {
+        std::fs::remove_file(path).unwrap();
+    }
+    assert!(refused_build(no_base.path()).contains("no libggml-base"));
+
+    let no_cpu = copy_of_the_build();
+    for path in names(no_cpu.path()).iter().filter(|path| path.to_str().unwrap().contains("libggml-cpu")) {
+        std::fs::remove_file(path).unwrap();
+    }
+    let text = refused_build(no_cpu.path());
+    assert!(text.contains("no device") || text.contains("0 cpu devices"), "{text}");
+
+    // Byte 18 of an ELF file is its machine; 183 is aarch64.
+    let foreign = copy_of_the_build();
+    for path in names(foreign.path()) {
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[18] = 183;
+        std::fs::write(&path, bytes).unwrap();
+    }
+    assert!(refused_build(foreign.path()).contains("built for aarch64"));
+
+    let mixed = copy_of_the_build();
+    std::fs::copy(
+        Path::new(&common::default_build()).join("ggml-parity-build.json"),
+        mixed.path().join("ggml-parity-build.json"),
+    )
+    .expect("the default build has a manifest");
+    let base = mixed.path().join("libggml-base.so");
+    let mut bytes = std::fs::read(&base).unwrap();
+    bytes.push(0);
+    std::fs::write(&base, bytes).unwrap();
+    assert!(refused_build(mixed.path()).contains("libggml-base.so is not the one"));
+}
+
+#[test]
+fn two_builds_are_compared_on_the_same_device() {
+    let builds = common::all_builds();
+    let Some(other) = builds.iter().find(|name| **name != builds[0]) else {
+        eprintln!("NOT CHECKED: only one ggml build is here");
+        return;
+    };
+    let out = tempfile::tempdir().unwrap();
+    let out = out.path().join("report");
+    let arguments = ["run", "--ggml", &builds[0], "--ggml", other, "--device", "CPU", "--model", "gen-qwen2"];
+    let (code, text) = told(&run(&[&arguments[..], &["--out", out.to_str().unwrap()]].concat()));
+    assert_eq!(code, 0, "{text}");
+    let report = report(&out);
+    let cell = report.cells.iter().find(|cell| cell.build == *other).expect("the second build has cells");
+    assert_eq!(
+        cell.reference.as_deref(),
+        Some(cell.id.to_string().replace(other.as_str(), &builds[0])).as_deref()
+    );
+    assert!(cell.metrics.as_ref().is_some_and(|metrics| metrics.logits.overall <= 1e-9));
+}
+
 /// Runs a model file that is wrong and returns what was said.
 fn refused(name: &str, content: &[u8]) -> String {
     let folder = tempfile::tempdir().unwrap();
