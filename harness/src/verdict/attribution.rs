@@ -22,8 +22,8 @@ named_enum! {
 /// Each arm against the oracle.
 ///
 /// An arm is off when any figure exceeds the limit that the cell has for it: NMSE of all logits, of the worst row, of
-/// K or V of a layer, a real top-token mismatch, a value that is not finite. The oracle's cache is always F64, so the
-/// distance of an arm with another K/V type includes what storing costs.
+/// K or V of a layer, a real top-token mismatch, a value that is not finite. The oracle's cache
+/// rounds as the case's K/V type does, so what storing costs is no fault of an arm.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Attribution {
     /// Which arm exceeds the cell's limits.

@@ -2,8 +2,12 @@
 //!
 //! The oracle's passes give the same bits however a sequence is cut into them, so the causal modes are one pass over
 //! what the reference's cache holds, and its rows are those at the positions that the reference names: a row under a
-//! wrong position shows as a distance. Its cache is F64 whatever K/V type the case has. A masked generation is
-//! replayed step by step, since there a pass depends on the passes before.
+//! wrong position shows as a distance. A masked generation is replayed step by step, since there a pass depends on the
+//! passes before.
+//!
+//! Where the case has a cache of another type than F32, the oracle's rounds what it stores as that type does, and
+//! everything else stays F64: storing in four bits alone puts logits 4e-2 from those of an F64 cache, beyond every
+//! limit, and says nothing about an arm.
 
 use super::execute::{int, open, signed, unsigned};
 use super::protocol::{Failure, FailureKind, JobCell};
@@ -11,10 +15,10 @@ use crate::capture::{
     BuildInfo, Cache, CaptureMeta, CaptureReader, CaptureWriter, DeviceInfo, DeviceKind, KvSet, ORACLE,
     Placement, SCHEMA, Unmask,
 };
-use crate::plan::{Case, Mode};
+use crate::plan::{Case, KvType, Mode};
 use model_file::{HyperParams, Model};
 use oracle::generate::masked;
-use oracle::{LayerKv, Network, Request, Rows};
+use oracle::{LayerKv, Network, Precision, Request, Rows};
 use runtime::generate::masked::CacheUse;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -90,20 +94,30 @@ fn sequence(
     let rows = unsigned(reference.path(), reference.positions())?;
     let rows: Vec<usize> = rows.into_iter().map(|row| row as usize).collect();
     let window = cell.id.case.options.causal.window.map(|n| n as usize);
-    let mut cache = network.cache(fed);
+    // Mode `full` has no cache to store in.
+    let stored = if cell.id.case.mode == Mode::Full { Precision::F64 } else { precision(&cell.id.case) };
+    let mut cache = network.cache_stored_as(fed, stored);
     let request = Request { rows: Rows::Only(&rows), window, ..Request::new(&tokens[..fed]) };
-    let logits = network.forward(&mut cache, request).map_err(failed)?.logits;
+    let pass = network.forward(&mut cache, request).map_err(failed)?;
     for (i, (&position, &step)) in reference.positions().iter().zip(reference.step()).enumerate() {
-        writer.row(position, step, logits.row(i));
+        writer.row(position, step, pass.logits.row(i));
     }
     writer.tokens(reference.tokens());
-    let kv = cache.layers();
-    layers(writer, network.hparams(), kv);
-    // F64 is stored as it is computed.
-    for (layer, kv) in kv.iter().enumerate().take(reference.layers_of(KvSet::BeforeStoring)) {
+    layers(writer, network.hparams(), cache.layers());
+    for (layer, kv) in pass.kv.iter().enumerate().take(reference.layers_of(KvSet::BeforeStoring)) {
         writer.layer_before_storing(layer, &kv.k, &kv.v, shape(network.hparams(), kv));
     }
     Ok(())
+}
+
+/// How the cache of a case rounds what it stores. F32 is the arms' own arithmetic, not the case's.
+fn precision(case: &Case) -> Precision {
+    match case.options.kv {
+        KvType::F32 => Precision::F64,
+        KvType::F16 => Precision::F16,
+        KvType::Q8_0 => Precision::Q8_0,
+        KvType::Q4_0 => Precision::Q4_0,
+    }
 }
 
 /// A masked generation in the order in which the reference unmasked, whatever rule led to it.
@@ -127,7 +141,9 @@ fn steps(
         }
         CacheUse::None | CacheUse::Full => None,
     };
-    let plan = masked::Plan { masks: inputs.follow, steps: inputs.steps, sparse, ..masked::Plan::default() };
+    let precision = if cache == CacheUse::None { Precision::F64 } else { precision(case) };
+    let (masks, steps) = (inputs.follow, inputs.steps);
+    let plan = masked::Plan { masks, steps, sparse, precision, ..masked::Plan::default() };
     let given = trajectory(reference.path(), unmask)?;
     let generated = masked::generate(network, &inputs.prompt, plan, Some(&given), |step| {
         for (i, &position) in step.masked.iter().enumerate() {
@@ -199,7 +215,7 @@ fn meta(cell: &JobCell, timings: BTreeMap<String, f64>) -> CaptureMeta {
             .map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX)),
         timings,
         text: None,
-        notes: vec!["K/V in F64, whatever the case's type".to_owned()],
+        notes: vec!["F64; the K/V cache rounded as the case's type does".to_owned()],
         checks: Vec::new(),
     }
 }
