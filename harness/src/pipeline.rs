@@ -1,15 +1,16 @@
-//! One run, from the plan to the report: workers compute captures, the reference first, then the captures are
-//! compared and judged.
+//! One run, from the plan to the report: workers compute captures, the reference first, then the oracle along the
+//! reference's trajectory and the devices, then the captures are compared, judged and attributed.
 
 use crate::builds::{self, Manifest};
-use crate::capture::{BuildFile, BuildInfo, CaptureReader, DeviceInfo, ModelInfo};
-use crate::compare::compare;
+use crate::capture::{BuildFile, BuildInfo, CaptureReader, DeviceInfo, ModelInfo, ORACLE};
+use crate::compare::{CompareError, compare};
 use crate::plan::inputs::{Inputs, Wishes, inputs};
 use crate::plan::models::{ModelError, ResolvedModel};
-use crate::plan::{Case, CellId, DeviceSelector};
+use crate::plan::{Case, CellId, DeviceSelector, Mode};
 use crate::report::{Cell, Environment, Report, Run};
 use crate::verdict::{
-    ExitCode, Key, Status, ToleranceError, Tolerances, Verdict, judge, reference_fault, with_checks,
+    ExitCode, Key, Limits, Status, ToleranceError, Tolerances, Verdict, attribute, judge, reference_fault,
+    with_checks,
 };
 use crate::worker::{self, Ended, Failure, FailureKind, Fault, JobCell, Probed, Progress, RunJob, Workplace};
 use sha2::{Digest, Sha256};
@@ -194,6 +195,38 @@ pub struct Plan {
     pub tolerances: Tolerances,
     /// A fault to plant in every device under test, never in the reference: for tests of the harness.
     pub fault: Option<Fault>,
+    /// Whether the oracle computes too.
+    pub oracle: OracleUse,
+    /// Other model files for one arm each: for tests of the harness.
+    pub planted: PlantedFiles,
+}
+
+/// Whether the oracle is among the arms.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum OracleUse {
+    /// Never.
+    Never,
+    /// Where a case costs no more than [`ORACLE_MOST`].
+    #[default]
+    Affordable,
+    /// Whatever it costs.
+    Always,
+}
+
+/// The dearest case that the oracle computes unasked, in tokens times parameters: about two minutes on two cores.
+/// A model of 135 million parameters may see 185 tokens, one of 7 billion three.
+pub const ORACLE_MOST: u64 = 25_000_000_000;
+
+/// Model files that an arm reads in place of the case's, which the others and the captures keep to: a difference
+/// that only this arm sees.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PlantedFiles {
+    /// For references.
+    pub reference: Option<PathBuf>,
+    /// For devices under test.
+    pub device: Option<PathBuf>,
+    /// For the oracle.
+    pub oracle: Option<PathBuf>,
 }
 
 /// Where a run keeps its files.
@@ -236,6 +269,10 @@ pub fn run(
             let these = arm.compute(device, &mine)?;
             ended.extend(these);
         }
+        if free && build.info.name == last_build(plan) {
+            let these = compute_oracle(plan, workplace, folders, &ended, &mut progress)?;
+            ended.extend(these);
+        }
     }
     let cells = plan.cells.iter().map(|id| cell(plan, folders, id, &ended)).collect::<Result<_, _>>()?;
     let run = Run { seconds: started.elapsed().as_secs_f64(), ..header };
@@ -248,7 +285,46 @@ impl Plan {
     pub fn captures(&self) -> usize {
         let all: BTreeSet<CellId> =
             self.cells.iter().flat_map(|id| [self.reference_of(id), id.clone()]).collect();
-        all.len()
+        all.len() + self.oracle_cells().len()
+    }
+
+    /// The oracle's cells, one for each case and trajectory.
+    fn oracle_cells(&self) -> BTreeSet<CellId> {
+        self.cells.iter().filter_map(|id| self.oracle_of(id).ok()).collect()
+    }
+
+    /// The cell whose trajectory `id` follows: its reference, or that one's own.
+    fn root_of(&self, id: &CellId) -> CellId {
+        let mut root = self.reference_of(id);
+        while !self.is_free(&root) {
+            root = self.reference_of(&root);
+        }
+        root
+    }
+
+    /// The oracle's cell that `id` is attributed by.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn oracle_of(&self, id: &CellId) -> Result<CellId, String> {
+        if self.oracle == OracleUse::Never {
+            return Err("left out by --no-oracle".to_owned());
+        }
+        let model = model_of(self, &id.case).map_err(|error| error.to_string())?;
+        let diffusion = model.model.hparams.architecture.is_diffusion();
+        if let Some(lacks) = worker::lacks(&id.case, diffusion) {
+            return Err(lacks);
+        }
+        let inputs = inputs(model, &id.case, &self.wishes).map_err(|error| error.to_string())?;
+        let cost = oracle_cost(model, &id.case, &inputs);
+        if self.oracle == OracleUse::Affordable && cost > ORACLE_MOST {
+            return Err(format!(
+                "{:.0e} tokens x parameters are more than {:.1e}, which --oracle lifts",
+                cost as f64, ORACLE_MOST as f64
+            ));
+        }
+        let device = DeviceSelector { base: ORACLE.to_owned(), ..DeviceSelector::cpu() };
+        Ok(CellId { device, ..self.root_of(id) })
     }
 
     fn build(&self, name: &str) -> Option<&Build> {
@@ -305,23 +381,15 @@ impl<P: FnMut(Progress<'_>)> Arm<'_, P> {
         }
         let mut job_cells = Vec::new();
         for id in cells {
-            let (model, inputs) = self.inputs(&id.case)?;
             let reference = self.plan.reference_of(id);
-            let replay = (reference != *id).then(|| capture_path(self.folders, &reference));
-            job_cells.push(JobCell {
-                id: id.clone(),
-                path: model.path.clone(),
-                model: ModelInfo {
-                    name: model.name.clone(),
-                    sha256: model.sha256.clone(),
-                    architecture: model.model.hparams.architecture.name().to_owned(),
-                },
-                inputs,
-                fault: self.plan.fault.filter(|_| replay.is_some()),
-                replay,
-                capture: capture_path(self.folders, id),
-                lost: None,
-            });
+            let planted = &self.plan.planted;
+            let (replay, planted, fault) = if reference == *id {
+                (None, &planted.reference, None)
+            } else {
+                (Some(reference), &planted.device, self.plan.fault)
+            };
+            let cell = job_cell(self.plan, self.folders, id, replay.as_ref(), planted.as_ref())?;
+            job_cells.push(JobCell { fault, ..cell });
         }
         // Cells of one model and one set of options follow each other, so that it is loaded once.
         job_cells.sort_by(|a, b| a.path.cmp(&b.path));
@@ -334,11 +402,67 @@ impl<P: FnMut(Progress<'_>)> Arm<'_, P> {
         };
         Ok(worker::run(self.workplace, &job, &self.build.environment, &mut *self.progress)?)
     }
+}
 
-    fn inputs(&self, case: &Case) -> Result<(&ResolvedModel, Inputs), RunError> {
-        let model = model_of(self.plan, case)?;
-        Ok((model, inputs(model, case, &self.plan.wishes)?))
+/// What a worker is told of `id`, which follows the trajectory of `replay` and may read another file.
+fn job_cell(
+    plan: &Plan,
+    folders: &Folders,
+    id: &CellId,
+    replay: Option<&CellId>,
+    planted: Option<&PathBuf>,
+) -> Result<JobCell, RunError> {
+    let model = model_of(plan, &id.case)?;
+    Ok(JobCell {
+        id: id.clone(),
+        path: planted.unwrap_or(&model.path).clone(),
+        model: ModelInfo {
+            name: model.name.clone(),
+            sha256: model.sha256.clone(),
+            architecture: model.model.hparams.architecture.name().to_owned(),
+        },
+        inputs: inputs(model, &id.case, &plan.wishes)?,
+        replay: replay.map(|id| capture_path(folders, id)),
+        capture: capture_path(folders, id),
+        lost: None,
+        fault: None,
+    })
+}
+
+fn last_build(plan: &Plan) -> &str {
+    plan.builds.last().map_or("", |build| &build.info.name)
+}
+
+/// Computes the oracle's captures of the trajectories that are there.
+fn compute_oracle(
+    plan: &Plan,
+    workplace: &Workplace,
+    folders: &Folders,
+    ended: &BTreeMap<CellId, Ended>,
+    progress: impl FnMut(Progress<'_>),
+) -> Result<BTreeMap<CellId, Ended>, RunError> {
+    let mut cells = Vec::new();
+    for id in plan.oracle_cells() {
+        let root = plan.root_of(&CellId { device: DeviceSelector::cpu(), ..id.clone() });
+        if ended.get(&root) == Some(&Ended::Captured) {
+            cells.push(job_cell(plan, folders, &id, Some(&root), plan.planted.oracle.as_ref())?);
+        }
     }
+    cells.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(worker::compute(workplace, &cells, progress)?)
+}
+
+/// Tokens times parameters of all passes that a case asks of the oracle.
+fn oracle_cost(model: &ResolvedModel, case: &Case, inputs: &Inputs) -> u64 {
+    let parameters: u64 = model.model.tensors().map(|(_, tensor)| tensor.elements()).sum();
+    let diffusion = model.model.hparams.architecture.is_diffusion();
+    let passes = match case.mode {
+        // One more for the keys and values at the end.
+        Mode::Sparse | Mode::Generate if diffusion => inputs.steps.min(inputs.follow) + 1,
+        _ => 1,
+    };
+    let tokens = (inputs.prompt.len() + inputs.follow).saturating_mul(passes);
+    parameters.saturating_mul(tokens as u64)
 }
 
 fn model_of<'a>(plan: &'a Plan, case: &Case) -> Result<&'a ResolvedModel, RunError> {
@@ -361,31 +485,20 @@ fn cell(
     cell.rerun = rerun(plan, id)?;
     let Some(kind) = build.device(&id.device).map(|device| device.kind) else { return Ok(cell) };
     let limits = plan.tolerances.limits(&Key::new(&id.case, kind)?)?;
+    let oracle = plan.oracle_of(id);
+    cell.without_oracle = oracle.as_ref().err().cloned();
+    let oracle = oracle.ok();
     match (ended.get(&reference_id), ended.get(id)) {
         (Some(Ended::Captured), Some(Ended::Captured)) => {
-            let read = |id: &CellId| CaptureReader::open(&capture_path(folders, id));
-            match (read(&reference_id), read(id)) {
-                (Ok(mut reference), Ok(mut test)) => {
-                    cell.set_capture(test.meta());
-                    let placement = test.meta().placement.clone();
-                    let fault = reference_fault(&reference.meta().placement)
-                        .filter(|_| reference_id.device == DeviceSelector::cpu());
-                    match compare(&mut reference, &mut test, &limits) {
-                        Ok(metrics) => {
-                            let judged = judge(&metrics, &placement, &limits, id.device.is_cpu());
-                            let judged = with_checks(judged, "", &test.meta().checks, &limits);
-                            let checks = &reference.meta().checks;
-                            let judged = with_checks(judged, "the reference: ", checks, &limits);
-                            cell.set_verdict(fault.unwrap_or(judged));
-                            cell.metrics = Some(metrics);
-                        }
-                        Err(error) => cell.set_verdict(error.into()),
-                    }
-                }
-                (Err(error), _) | (_, Err(error)) => {
-                    cell.set_verdict(Verdict { status: Status::Diverged, reason: error.to_string() });
-                }
-            }
+            let arms = Arms { folders, reference: &reference_id, device: id, limits: &limits };
+            let done = match oracle.as_ref().map(|oracle| (oracle, ended.get(oracle))) {
+                None if reference_id == *id => arms.alone(&mut cell),
+                None => arms.compare(&mut cell),
+                Some((oracle, Some(Ended::Captured))) => arms.attribute(&mut cell, oracle),
+                Some((_, Some(ended))) => Ok(verdict(ended, "the oracle: ")),
+                Some((_, None)) => Ok(verdict(&Ended::Captured, "the oracle: ")),
+            };
+            cell.set_verdict(done.unwrap_or_else(Verdict::from));
         }
         (Some(Ended::Captured), Some(ended)) => cell.set_verdict(verdict(ended, "")),
         (Some(ended), _) => cell.set_verdict(verdict(ended, "the reference: ")),
@@ -393,6 +506,88 @@ fn cell(
     }
     cell.limits = Some(limits);
     Ok(cell)
+}
+
+/// The captures of one cell, to be compared.
+struct Arms<'a> {
+    folders: &'a Folders,
+    reference: &'a CellId,
+    device: &'a CellId,
+    limits: &'a Limits,
+}
+
+impl Arms<'_> {
+    fn open(&self, id: &CellId) -> Result<CaptureReader, CompareError> {
+        Ok(CaptureReader::open(&capture_path(self.folders, id))?)
+    }
+
+    /// The device against the reference.
+    fn compare(&self, cell: &mut Cell) -> Result<Verdict, CompareError> {
+        let (mut reference, mut test) = (self.open(self.reference)?, self.open(self.device)?);
+        cell.set_capture(test.meta());
+        let metrics = compare(&mut reference, &mut test, self.limits)?;
+        let judged = self.checked(judge(&metrics, &test.meta().placement, self.limits, self.is_cpu()), &test);
+        let judged = with_checks(judged, "the reference: ", &reference.meta().checks, self.limits);
+        cell.metrics = Some(metrics);
+        Ok(self.reference_fault(&reference).unwrap_or(judged))
+    }
+
+    /// A device that is its own reference, without the oracle: only what it was found to do against itself counts.
+    fn alone(&self, cell: &mut Cell) -> Result<Verdict, CompareError> {
+        let test = self.open(self.device)?;
+        if !test.meta().checks.is_empty() {
+            return self.compare(cell);
+        }
+        cell.set_capture(test.meta());
+        let reason = "it is its own reference, and the oracle is not there to compare it with".to_owned();
+        Ok(Verdict { status: Status::Missing, reason })
+    }
+
+    /// The device against the reference, and both against the oracle; against the oracle alone where the device is
+    /// its own reference.
+    fn attribute(&self, cell: &mut Cell, oracle_id: &CellId) -> Result<Verdict, CompareError> {
+        let own = self.reference == self.device;
+        let judged = if own { None } else { Some(self.compare(cell)?) };
+        let mut oracle = self.open(oracle_id)?;
+        let mut test = self.open(self.device)?;
+        let against = |error: CompareError| error.of("the device against the oracle");
+        let device = compare(&mut oracle, &mut test, self.limits).map_err(against)?;
+        let on_oracle = judge(&device, &test.meta().placement, self.limits, self.is_cpu());
+        let on_oracle = self.checked(on_oracle, &test);
+        let mut reference = self.open(self.reference)?;
+        let against = |error: CompareError| error.of("the reference against the oracle");
+        let of_reference = match &judged {
+            None => None,
+            Some(_) => Some(compare(&mut oracle, &mut reference, self.limits).map_err(against)?),
+        };
+        let (attribution, verdict) = attribute(
+            of_reference.as_ref(),
+            &device,
+            self.limits,
+            judged.unwrap_or_else(|| on_oracle.clone()),
+            on_oracle,
+        );
+        cell.attribution = Some(attribution);
+        if own {
+            cell.set_capture(test.meta());
+            cell.reference = Some(oracle_id.to_string());
+            cell.metrics = Some(device);
+        }
+        Ok(self.reference_fault(&reference).unwrap_or(verdict))
+    }
+
+    fn is_cpu(&self) -> bool {
+        self.device.device.is_cpu()
+    }
+
+    fn checked(&self, judged: Verdict, test: &CaptureReader) -> Verdict {
+        with_checks(judged, "", &test.meta().checks, self.limits)
+    }
+
+    fn reference_fault(&self, reference: &CaptureReader) -> Option<Verdict> {
+        reference_fault(&reference.meta().placement)
+            .filter(|_| self.reference.device == DeviceSelector::cpu())
+    }
 }
 
 /// The verdict on an arm that has no capture.

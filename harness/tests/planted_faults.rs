@@ -1,6 +1,6 @@
 //! The harness finds faults that are planted in the runtime, and blames no model that they do not touch.
 
-use ggml_parity::pipeline::{self, Build, Folders, Plan};
+use ggml_parity::pipeline::{self, Build, Folders, OracleUse, Plan, PlantedFiles};
 use ggml_parity::plan::inputs::Wishes;
 use ggml_parity::plan::models::resolve;
 use ggml_parity::plan::{CellId, DeviceSelector, Mode, Options, matrix};
@@ -36,6 +36,8 @@ fn cells(mode: Mode, fault: Option<Fault>) -> Vec<Cell> {
         threads: 1,
         tolerances: Tolerances::embedded(),
         fault,
+        oracle: OracleUse::Never,
+        planted: PlantedFiles::default(),
     };
     let folders = Folders { captures: work.path().to_owned() };
     pipeline::run(&plan, &workplace, &folders, Run::default(), |_| {}).expect("the run begins").cells

@@ -2,6 +2,33 @@
 
 use safetensors::Dtype;
 
+/// Floats that captures are written in: F32 by ggml's arms, F64 by the oracle.
+pub trait Float: Copy {
+    /// The type in the file.
+    #[doc(hidden)]
+    const DTYPE: Dtype;
+
+    /// Appends the value, little endian.
+    #[doc(hidden)]
+    fn write(self, out: &mut Vec<u8>);
+}
+
+impl Float for f32 {
+    const DTYPE: Dtype = Dtype::F32;
+
+    fn write(self, out: &mut Vec<u8>) {
+        out.extend(self.to_le_bytes());
+    }
+}
+
+impl Float for f64 {
+    const DTYPE: Dtype = Dtype::F64;
+
+    fn write(self, out: &mut Vec<u8>) {
+        out.extend(self.to_le_bytes());
+    }
+}
+
 /// Whether values of this type are read as floats.
 pub(super) fn is_float(dtype: Dtype) -> bool {
     matches!(dtype, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16)

@@ -8,6 +8,9 @@ use std::collections::BTreeMap;
 /// The schema of captures that this version writes and reads.
 pub const SCHEMA: &str = "ggml-parity.capture/1";
 
+/// What the oracle is called where a device is named: it runs on none.
+pub const ORACLE: &str = "oracle";
+
 /// Everything that is known of a capture beside its tensors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CaptureMeta {
@@ -159,6 +162,11 @@ pub struct DeviceInfo {
 }
 
 impl CaptureMeta {
+    /// Whether the oracle computed the capture.
+    pub fn is_oracle(&self) -> bool {
+        self.device.selector == ORACLE
+    }
+
     /// The metadata of a file that has none: nothing is known of it but its name.
     pub(super) fn foreign(name: &str) -> Self {
         Self {

@@ -15,8 +15,8 @@
 //! | `unmask.step`, `.position`, `.token` | `[m]` | I32 | optional: the trajectory of a masked generation |
 //!
 //! The file's `__metadata__` holds `schema` = [`SCHEMA`] and `ggml-parity`, one JSON document: [`CaptureMeta`].
-//! Readers also take F64, F16 and BF16 where F32 stands, and I64 where I32 stands, for other runtimes write
-//! those; a file without our metadata is opened by [`CaptureReader::open_foreign`]. Unknown tensors are ignored.
+//! Readers also take F64 (which the oracle writes), F16 and BF16 where F32 stands, and I64 where I32 stands, for other
+//! runtimes write those; a file without our metadata is opened by [`CaptureReader::open_foreign`]. Unknown tensors are ignored.
 //!
 //! `greedy.margin` is, in logits, the top-1 less the top-2 of the row that chose the token; in a masked
 //! generation the smallest margin of any decision of that step, the order of unmasking included, and infinite
@@ -34,9 +34,10 @@ pub(crate) mod sample;
 mod writer;
 
 pub use canvas::{Canvas, canvases};
+pub use element::Float;
 pub use error::CaptureError;
 pub use meta::{
-    BuildFile, BuildInfo, CaptureMeta, Check, CheckBound, DeviceInfo, DeviceKind, ModelInfo, SCHEMA,
+    BuildFile, BuildInfo, CaptureMeta, Check, CheckBound, DeviceInfo, DeviceKind, ModelInfo, ORACLE, SCHEMA,
 };
 pub use reader::CaptureReader;
 pub use runtime::{BackendNodes, BufferUse, Fallback, Moved, Placement, Purpose, Traffic};

@@ -2,7 +2,7 @@
 
 use super::meta::SCHEMA;
 use super::reader::{META_KEY, SCHEMA_KEY};
-use super::{Cache, CaptureError, CaptureMeta, KvSet, LayerProfile, Unmask};
+use super::{Cache, CaptureError, CaptureMeta, Float, KvSet, LayerProfile, Unmask};
 use crate::atomic;
 use safetensors::{Dtype, View};
 use std::borrow::Cow;
@@ -17,6 +17,8 @@ use std::path::Path;
 pub struct CaptureWriter {
     vocab: usize,
     logits: Vec<u8>,
+    /// The type of the logits: that of the first row.
+    dtype: Option<Dtype>,
     positions: Vec<i32>,
     step: Vec<i32>,
     tokens: Vec<i32>,
@@ -30,6 +32,7 @@ impl CaptureWriter {
         Self {
             vocab,
             logits: Vec::new(),
+            dtype: None,
             positions: Vec::new(),
             step: Vec::new(),
             tokens: Vec::new(),
@@ -39,9 +42,10 @@ impl CaptureWriter {
     }
 
     /// Adds the logits `[vocab]` that forward `step` put out at `position`.
-    pub fn row(&mut self, position: i32, step: i32, logits: &[f32]) {
+    pub fn row<T: Float>(&mut self, position: i32, step: i32, logits: &[T]) {
         assert_eq!(logits.len(), self.vocab, "logits of one row");
-        self.logits.extend(logits.iter().flat_map(|value| value.to_le_bytes()));
+        assert_eq!(*self.dtype.get_or_insert(T::DTYPE), T::DTYPE, "rows of one type");
+        logits.iter().for_each(|value| value.write(&mut self.logits));
         self.positions.push(position);
         self.step.push(step);
     }
@@ -52,7 +56,7 @@ impl CaptureWriter {
     }
 
     /// Adds the caches of the next layer, each `[positions, kv_heads, head_dim]`, row-major.
-    pub fn layer(&mut self, k: &[f32], k_shape: [usize; 3], v: &[f32], v_shape: [usize; 3]) {
+    pub fn layer<T: Float>(&mut self, k: &[T], k_shape: [usize; 3], v: &[T], v_shape: [usize; 3]) {
         for (cache, values, shape) in [(Cache::K, k, k_shape), (Cache::V, v, v_shape)] {
             self.extra.push((cache.tensor(self.layers), Tensor::floats(values, &shape)));
         }
@@ -61,7 +65,7 @@ impl CaptureWriter {
 
     /// Adds what the caches of layer `layer` were before they were stored, both of `shape`
     /// `[positions, kv_heads, head_dim]`.
-    pub fn layer_before_storing(&mut self, layer: usize, k: &[f32], v: &[f32], shape: [usize; 3]) {
+    pub fn layer_before_storing<T: Float>(&mut self, layer: usize, k: &[T], v: &[T], shape: [usize; 3]) {
         for (cache, values) in [(Cache::K, k), (Cache::V, v)] {
             let name = KvSet::BeforeStoring.tensor(cache, layer);
             self.extra.push((name, Tensor::floats(values, &shape)));
@@ -108,7 +112,8 @@ impl CaptureWriter {
             HashMap::from([(SCHEMA_KEY.to_owned(), SCHEMA.to_owned()), (META_KEY.to_owned(), document)]);
         let mut tensors = self.extra;
         let shape = vec![self.positions.len(), self.vocab];
-        tensors.push(("logits".to_owned(), Tensor { dtype: Dtype::F32, shape, bytes: self.logits }));
+        let dtype = self.dtype.unwrap_or(Dtype::F32);
+        tensors.push(("logits".to_owned(), Tensor { dtype, shape, bytes: self.logits }));
         tensors.push(("positions".to_owned(), Tensor::integers(&self.positions)));
         tensors.push(("step".to_owned(), Tensor::integers(&self.step)));
         tensors.push(("tokens".to_owned(), Tensor::integers(&self.tokens)));
@@ -127,10 +132,11 @@ struct Tensor {
 }
 
 impl Tensor {
-    fn floats(values: &[f32], shape: &[usize]) -> Self {
+    fn floats<T: Float>(values: &[T], shape: &[usize]) -> Self {
         assert_eq!(values.len(), shape.iter().product::<usize>(), "values of shape {shape:?}");
-        let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        Self { dtype: Dtype::F32, shape: shape.to_vec(), bytes }
+        let mut bytes = Vec::with_capacity(size_of_val(values));
+        values.iter().for_each(|value| value.write(&mut bytes));
+        Self { dtype: T::DTYPE, shape: shape.to_vec(), bytes }
     }
 
     fn integers(values: &[i32]) -> Self {

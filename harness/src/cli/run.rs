@@ -1,7 +1,7 @@
 //! `ggml-parity run`: plan, run, compare, judge, report.
 
 use super::Failed;
-use crate::pipeline::{self, Build, Folders, Plan, RunError};
+use crate::pipeline::{self, Build, Folders, OracleUse, Plan, PlantedFiles, RunError};
 use crate::plan::inputs::Wishes;
 use crate::plan::matrix::{self, Preset, Row};
 use crate::plan::models::{self, ResolvedModel};
@@ -25,6 +25,8 @@ Examples:
       flash attention on a quantised K/V cache
   ggml-parity run --model dream-arith --mode generate --options 'cache=sparse&keep=1' --show-steps
       what a sparse cache makes of a generation, step by step
+  ggml-parity run --model gen-llama --device CPU
+      the plain CPU, which is the reference of all others, against the f64 oracle
   ggml-parity run --cell 'gen-qwen2/f32/decode@npm-3.21.1:Vulkan0'
       one cell by its id, as reports name it";
 
@@ -72,6 +74,12 @@ pub(super) struct Args {
     /// Seconds a cell may take
     #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
     timeout: u64,
+    /// Leave the oracle out: the CPU and the device alone are compared
+    #[arg(long, conflicts_with = "oracle")]
+    no_oracle: bool,
+    /// Compute the oracle however large the case [default: up to 2.5e10 tokens x parameters, two minutes or so]
+    #[arg(long)]
+    oracle: bool,
     /// Where the report goes [default: reports/NAME, NAME made of the time]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -159,6 +167,12 @@ fn plan(args: &Args, workplace: &Workplace, work: &Path) -> Result<Plan, RunErro
         threads: args.threads.map_or_else(default_threads, |n| n as usize),
         tolerances: Tolerances::embedded(),
         fault: None,
+        oracle: match (args.no_oracle, args.oracle) {
+            (true, _) => OracleUse::Never,
+            (false, true) => OracleUse::Always,
+            (false, false) => OracleUse::Affordable,
+        },
+        planted: PlantedFiles::default(),
     })
 }
 
@@ -272,7 +286,10 @@ fn devices(
     let in_use = build.probed.cpu_variant.as_deref();
     let all = matrix::default_devices(&offered, &build.probed.cpu_variants, in_use);
     let all = further.then(DeviceSelector::cpu).into_iter().chain(all);
-    Ok(all.filter(|device| build.takes(device, model)).collect())
+    let devices: Vec<DeviceSelector> = all.filter(|device| build.takes(device, model)).collect();
+    // A machine that has nothing but the plain CPU holds it against the oracle.
+    let only_cpu = offered.iter().all(|device| *device == DeviceSelector::cpu());
+    Ok(if devices.is_empty() && only_cpu && !args.no_oracle { vec![DeviceSelector::cpu()] } else { devices })
 }
 
 fn default_threads() -> usize {

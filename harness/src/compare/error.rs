@@ -21,6 +21,17 @@ pub enum CompareError {
 }
 
 impl CompareError {
+    /// The same, said of two named arms.
+    #[must_use]
+    pub(crate) fn of(self, arms: &str) -> Self {
+        match self {
+            Self::Differs { what, reference, test } => {
+                Self::Differs { what: format!("{what} ({arms})"), reference, test }
+            }
+            other => other,
+        }
+    }
+
     /// Returns this error unless both sides are equal.
     pub(super) fn unless_equal<T: PartialEq + std::fmt::Display>(
         what: impl ToString,

@@ -1,12 +1,12 @@
 //! The console: an aligned table, a line for each failed cell, and one line of summary.
 
-use super::format::{HEADINGS, one_line, row};
+use super::format::{COLUMNS, HEADINGS, one_line, row};
 use super::{Cell, Report};
 use crate::verdict::Status;
 
 /// The report as text; escape codes for colour only when asked for.
 pub fn render(report: &Report, colour: bool) -> String {
-    let rows: Vec<[String; 10]> = report.cells.iter().map(row).collect();
+    let rows: Vec<[String; COLUMNS]> = report.cells.iter().map(row).collect();
     let heading = HEADINGS.map(str::to_owned);
     let widths: Vec<usize> = (0..HEADINGS.len())
         .map(|column| rows.iter().chain([&heading]).map(|row| row[column].chars().count()).max().unwrap_or(0))
@@ -22,13 +22,19 @@ pub fn render(report: &Report, colour: bool) -> String {
     for (cell, how) in report.retried() {
         text.push_str(&format!("computed on the second try: {}: {}\n", cell.id, one_line(how)));
     }
+    for cell in report.noted() {
+        text.push_str(&format!("{}: {}: {}\n", cell.status, cell.id, one_line(&cell.reason)));
+    }
+    for (reason, cells) in report.without_oracle() {
+        text.push_str(&format!("without the oracle: {cells} cells: {}\n", one_line(reason)));
+    }
     text.push_str(&report.summary());
     text.push('\n');
     text
 }
 
 /// One line of the table: names to the left, figures to the right, the status painted.
-fn line(row: &[String; 10], widths: &[usize], paint: Option<&str>) -> String {
+fn line(row: &[String; COLUMNS], widths: &[usize], paint: Option<&str>) -> String {
     let cells: Vec<String> = row
         .iter()
         .zip(widths)

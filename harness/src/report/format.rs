@@ -3,15 +3,30 @@
 use super::Cell;
 use crate::capture::Cache;
 
-/// The headings of a cell's row. K and V are those of the worst layer; nodes are those on the device of all.
-pub(super) const HEADINGS: [&str; 10] =
-    ["status", "cell", "logits NMSE", "worst row", "K NMSE", "V NMSE", "ties", "real", "greedy", "nodes"];
+/// The headings of a cell's row. K and V are those of the worst layer; nodes are those on the device of all; the
+/// last are the logits NMSE of reference and device against the oracle.
+pub(super) const HEADINGS: [&str; COLUMNS] = [
+    "status",
+    "cell",
+    "logits NMSE",
+    "worst row",
+    "K NMSE",
+    "V NMSE",
+    "ties",
+    "real",
+    "greedy",
+    "nodes",
+    "oracle ref/dev",
+];
+
+/// Columns of a cell's row.
+pub(super) const COLUMNS: usize = 11;
 
 /// What stands where a figure does not exist.
 pub(super) const NONE: &str = "-";
 
 /// One cell as a row under [`HEADINGS`].
-pub(super) fn row(cell: &Cell) -> [String; 10] {
+pub(super) fn row(cell: &Cell) -> [String; COLUMNS] {
     let none = || NONE.to_owned();
     let metrics = cell.metrics.as_ref();
     let figure = |f: &dyn Fn(&crate::compare::Metrics) -> Option<f64>| {
@@ -31,6 +46,9 @@ pub(super) fn row(cell: &Cell) -> [String; 10] {
         top.map_or_else(none, |t| t.real.to_string()),
         greedy(cell),
         cell.nodes().map_or_else(none, |(placed, total)| format!("{placed}/{total}")),
+        cell.attribution.as_ref().map_or_else(none, |found| {
+            format!("{}/{}", scientific(found.reference_nmse), scientific(found.device_nmse))
+        }),
     ]
 }
 

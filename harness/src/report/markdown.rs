@@ -1,6 +1,6 @@
 //! `summary.md`: the matrix and the failed cells, made to fit a CI step summary.
 
-use super::format::{HEADINGS, one_line, row};
+use super::format::{COLUMNS, HEADINGS, one_line, row};
 use super::{Cell, Report};
 
 /// The most cells in each table: a step summary holds one MiB, and nobody reads more.
@@ -14,13 +14,14 @@ pub fn render(report: &Report) -> String {
     text.push_str(&environment(report));
     text.push_str("## Cells\n\n");
     text.push_str(&table_line(HEADINGS.map(str::to_owned)));
-    text.push_str(&table_line(std::array::from_fn::<String, 10, _>(|column| {
+    text.push_str(&table_line(std::array::from_fn::<String, COLUMNS, _>(|column| {
         if column < 2 { "---".to_owned() } else { "--:".to_owned() }
     })));
     for cell in report.cells.iter().take(MOST) {
         text.push_str(&table_line(row(cell).map(|field| escape(&field))));
     }
     text.push_str(&left_out(report.cells.len()));
+    text.push_str(&notes(report));
     text.push_str(&checks(report));
     let failed: Vec<&Cell> = report.failed().collect();
     if !failed.is_empty() {
@@ -44,6 +45,18 @@ pub fn render(report: &Report) -> String {
         text.push_str(&left_out(retried.len()));
     }
     text
+}
+
+/// Cells that passed with something to be said, and why cells lack the oracle.
+fn notes(report: &Report) -> String {
+    let noted = report.noted().map(|cell| {
+        let reason: String = escape(&cell.reason).chars().take(LONGEST).collect();
+        format!("- `{}`: {reason}\n", cell.id)
+    });
+    let without = report.without_oracle().into_iter();
+    let without = without.map(|(reason, n)| format!("- {n} cells without the oracle: {}\n", escape(reason)));
+    let lines: Vec<String> = noted.take(MOST).chain(without).collect();
+    if lines.is_empty() { String::new() } else { format!("\n## Notes\n\n{}", lines.concat()) }
 }
 
 /// What devices were found to do against themselves.
@@ -89,7 +102,7 @@ fn environment(report: &Report) -> String {
     text
 }
 
-fn table_line(fields: [String; 10]) -> String {
+fn table_line(fields: [String; COLUMNS]) -> String {
     format!("| {} |\n", fields.join(" | "))
 }
 

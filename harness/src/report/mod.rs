@@ -7,7 +7,8 @@ pub mod json;
 pub mod markdown;
 mod model;
 
-pub use model::{Arm, Attribution, Cell, Environment, Report, ReportError, Run, SCHEMA};
+pub use crate::verdict::{Arm, Attribution};
+pub use model::{Cell, Environment, Report, ReportError, Run, SCHEMA};
 
 use crate::atomic;
 use std::io;

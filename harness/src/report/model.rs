@@ -2,9 +2,8 @@
 
 use crate::capture::{BuildInfo, CaptureMeta, Check, DeviceInfo, Placement, Traffic};
 use crate::compare::Metrics;
-use crate::named::named_enum;
 use crate::plan::{CellId, DeviceSelector, Mode, Options};
-use crate::verdict::{ExitCode, Limits, Outcome, Status, Verdict, exit_code};
+use crate::verdict::{Attribution, ExitCode, Limits, Outcome, Status, Verdict, exit_code};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -77,33 +76,6 @@ pub struct Environment {
     pub switches: BTreeMap<String, String>,
 }
 
-named_enum! {
-    /// Which arm is off, seen from the oracle.
-    pub enum Arm as "attribution" {
-        /// Only the device under test.
-        Device = "device off",
-        /// Only the reference.
-        Reference = "reference off",
-        /// Both.
-        Both = "both off",
-        /// Neither.
-        Agree = "agree",
-    }
-}
-
-/// The NMSE of each arm against the oracle.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Attribution {
-    /// Which arm exceeds the cell's limit.
-    pub verdict: Arm,
-    /// Logits NMSE of the reference against the oracle.
-    #[serde(with = "crate::figure")]
-    pub reference_nmse: f64,
-    /// Logits NMSE of the device against the oracle.
-    #[serde(with = "crate::figure")]
-    pub device_nmse: f64,
-}
-
 /// What became of one cell.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cell {
@@ -125,7 +97,7 @@ pub struct Cell {
     pub reference: Option<String>,
     /// What became of it.
     pub status: Status,
-    /// Why; empty for a pass.
+    /// Why; empty for a pass, unless the reference is off and the device is not.
     pub reason: String,
     /// The gate's declaration that the outcome was judged under, if any: its reason or link.
     #[serde(default)]
@@ -137,6 +109,9 @@ pub struct Cell {
     /// Which arm is off, where the oracle ran.
     #[serde(default)]
     pub attribution: Option<Attribution>,
+    /// Why there is no attribution.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub without_oracle: Option<String>,
     /// Where the work was placed, where the worker ended well.
     pub placement: Option<Placement>,
     /// Bytes moved between host and device, graph by graph: where a cache stays on the device, no step moves keys
@@ -180,6 +155,7 @@ impl Cell {
             metrics: None,
             limits: None,
             attribution: None,
+            without_oracle: None,
             placement: None,
             traffic: None,
             peak_rss_bytes: None,
@@ -255,6 +231,20 @@ impl Report {
     /// Cells that a second worker computed after the first had died: they may pass, and are no less a finding.
     pub fn retried(&self) -> impl Iterator<Item = (&Cell, &str)> {
         self.cells.iter().filter_map(|cell| Some((cell, cell.retried.as_deref()?)))
+    }
+
+    /// Cells that passed with something to be said.
+    pub fn noted(&self) -> impl Iterator<Item = &Cell> {
+        self.cells.iter().filter(|cell| cell.status == Status::Pass && !cell.reason.is_empty())
+    }
+
+    /// Why cells have no attribution, and how many of them.
+    pub fn without_oracle(&self) -> BTreeMap<&str, usize> {
+        let mut reasons = BTreeMap::new();
+        for reason in self.cells.iter().filter_map(|cell| cell.without_oracle.as_deref()) {
+            *reasons.entry(reason).or_insert(0) += 1;
+        }
+        reasons
     }
 
     /// One line: how many cells, how many of each status, and the exit code.

@@ -106,6 +106,8 @@ fn passed() -> Cell {
         from_device: moved(17_160, 17_160),
         cache_read: 0,
     });
+    cell.without_oracle =
+        Some("9e11 tokens x parameters are more than 2.5e10, which --oracle lifts".to_owned());
     cell.peak_rss_bytes = Some(64 << 20);
     cell.timings = [("load".to_owned(), 0.25), ("compute".to_owned(), 1.5)].into();
     cell
@@ -172,8 +174,28 @@ fn diverged() -> Cell {
     cell.metrics = Some(metrics);
     cell.limits = Some(limits);
     cell.placement = Some(placement);
-    cell.attribution =
-        Some(Attribution { verdict: Arm::Device, reference_nmse: 2.5e-4, device_nmse: f64::INFINITY });
+    cell.attribution = Some(Attribution {
+        verdict: Arm::Device,
+        reference_nmse: 2.5e-4,
+        device_nmse: f64::INFINITY,
+        reference_kv_nmse: Some(1e-4),
+        device_kv_nmse: None,
+    });
+    cell
+}
+
+/// A cell whose reference is farther from the oracle than its limit.
+fn noted() -> Cell {
+    let mut cell = Cell { id: id("gen-llama/q4_1/prefill@npm-3.21.1:Vulkan0"), ..passed() };
+    cell.without_oracle = None;
+    cell.reason = "reference off: the reference against the oracle: logits NMSE 5.0e-3 > 3e-3".to_owned();
+    cell.attribution = Some(Attribution {
+        verdict: Arm::Reference,
+        reference_nmse: 5e-3,
+        device_nmse: 1.2e-3,
+        reference_kv_nmse: None,
+        device_kv_nmse: None,
+    });
     cell
 }
 
@@ -200,6 +222,7 @@ fn sample() -> Report {
         "dream-gen/f32/prefill@npm-3.21.1:Vulkan0",
         "dream-gen/f32/decode@npm-3.21.1:Vulkan0",
         "dream-gen/f32/generate@old:CPU",
+        "gen-llama/q4_1/prefill@npm-3.21.1:Vulkan0",
     ]
     .map(id);
     let run = Run {
@@ -229,7 +252,7 @@ fn sample() -> Report {
         }],
         switches: [("GGML_VK_VISIBLE_DEVICES".to_owned(), "0".to_owned())].into(),
     };
-    Report::new(run, environment, &declared, vec![unsupported, crashed, diverged(), passed()])
+    Report::new(run, environment, &declared, vec![unsupported, noted(), crashed, diverged(), passed()])
 }
 
 #[test]
@@ -279,7 +302,7 @@ fn every_csv_row_has_every_column() {
     let text = csv::render(&sample());
     let mut reader = ::csv::Reader::from_reader(text.as_bytes());
     let columns = reader.headers().unwrap().len();
-    assert_eq!(reader.records().filter(|row| row.as_ref().unwrap().len() == columns).count(), 5);
+    assert_eq!(reader.records().filter(|row| row.as_ref().unwrap().len() == columns).count(), 6);
 }
 
 #[test]
@@ -287,7 +310,7 @@ fn a_declared_cell_that_did_not_run_is_missing_and_cells_keep_the_declared_order
     let report = sample();
     let statuses: Vec<Status> = report.cells.iter().map(|cell| cell.status).collect();
     use Status::{Crashed, Diverged, Missing, Pass, Unsupported};
-    assert_eq!(statuses, [Pass, Diverged, Crashed, Missing, Unsupported]);
+    assert_eq!(statuses, [Pass, Diverged, Crashed, Missing, Unsupported, Pass]);
     assert_eq!(report.failed().count(), 3);
     assert_eq!(report.exit_code().code(), 5);
 }

@@ -1,5 +1,6 @@
 //! From figures to verdicts: limits, tolerances, the status of a cell and the exit code of a run.
 
+mod attribution;
 mod checks;
 mod exit_code;
 mod figures;
@@ -8,6 +9,7 @@ mod limits;
 mod placing;
 mod tolerance;
 
+pub use attribution::{Arm, Attribution, attribute};
 pub use checks::with_checks;
 pub use exit_code::{ExitCode, Outcome, exit_code};
 pub use judge::{Verdict, judge, reference_fault};

@@ -1,7 +1,8 @@
 //! The worker's side: `ggml-parity worker`.
 
 use super::execute::{Loaded, execute};
-use super::protocol::{Event, Failure, FailureKind, Job, Probed, ProbedDevice, ProbedFile, RunJob};
+use super::oracle;
+use super::protocol::{Event, Failure, FailureKind, Job, JobCell, Probed, ProbedDevice, ProbedFile, RunJob};
 use crate::capture::{DeviceInfo, DeviceKind};
 use crate::plan::DeviceSelector;
 use crate::verdict::ExitCode;
@@ -34,6 +35,10 @@ pub fn main() -> ExitCode {
     let done = match job {
         Job::Probe(folder) => offered(&folder).map(|probed| say(&Event::Probed(probed))),
         Job::Run(job) => run(&job),
+        Job::Oracle(cells) => {
+            compute(&cells);
+            Ok(())
+        }
     };
     match done {
         Ok(()) => ExitCode::Success,
@@ -75,6 +80,18 @@ fn run(job: &RunJob) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// The oracle's cells.
+fn compute(cells: &[JobCell]) {
+    let mut loaded = None;
+    for cell in cells {
+        say(&Event::Started(cell.id.clone()));
+        match oracle::execute(cell, &mut loaded) {
+            Ok(()) => say(&Event::Finished(cell.id.clone())),
+            Err(failure) => say(&Event::Failed(cell.id.clone(), failure)),
+        }
+    }
 }
 
 fn offered(folder: &Path) -> Result<Probed, Failure> {

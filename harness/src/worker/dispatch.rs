@@ -1,6 +1,6 @@
 //! The parent's side: starts workers, follows what they say, and turns their deaths into results of cells.
 
-use super::protocol::{Event, Failure, FailureKind, Job, RunJob};
+use super::protocol::{Event, Failure, FailureKind, Job, JobCell, RunJob};
 use crate::plan::CellId;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -58,12 +58,36 @@ pub fn run(
     workplace: &Workplace,
     job: &RunJob,
     environment: &BTreeMap<String, String>,
+    progress: impl FnMut(Progress<'_>),
+) -> Result<BTreeMap<CellId, Ended>, Failure> {
+    let part = |cells| Job::Run(Box::new(RunJob { cells, ..job.clone() }));
+    follow(workplace, &job.cells, part, environment, progress)
+}
+
+/// Computes all `cells` by the oracle, as [`run`] does by a build.
+///
+/// # Errors
+/// When a worker cannot be started.
+pub fn compute(
+    workplace: &Workplace,
+    cells: &[JobCell],
+    progress: impl FnMut(Progress<'_>),
+) -> Result<BTreeMap<CellId, Ended>, Failure> {
+    follow(workplace, cells, Job::Oracle, &BTreeMap::new(), progress)
+}
+
+/// Starts workers until every cell has ended; `part` makes the job of those that are left.
+fn follow(
+    workplace: &Workplace,
+    cells: &[JobCell],
+    part: impl Fn(Vec<JobCell>) -> Job,
+    environment: &BTreeMap<String, String>,
     mut progress: impl FnMut(Progress<'_>),
 ) -> Result<BTreeMap<CellId, Ended>, Failure> {
     let mut ended = BTreeMap::new();
-    let mut left = job.cells.clone();
+    let mut left = cells.to_vec();
     while !left.is_empty() {
-        let part = Job::Run(Box::new(RunJob { cells: left.clone(), ..job.clone() }));
+        let part = part(left.clone());
         let mut worker = Worker::start(workplace, &part, environment)?;
         let mut current: Option<CellId> = None;
         let mut fatal = None;

@@ -5,18 +5,21 @@
 //! of standard input, and reads [`Event`]s, one JSON document a line, from its standard output. Standard
 //! input stays open: when it closes, the parent is gone and the worker ends.
 //!
-//! [`dispatch`] is the parent's side, [`child`] the worker's; [`execute`] runs one case into a capture.
+//! [`dispatch`] is the parent's side, [`child`] the worker's; [`execute`] runs one case into a capture, and `oracle`
+//! computes one in f64, for which no build is opened.
 
 mod causal;
 pub mod child;
 pub mod dispatch;
 mod execute;
 mod masked;
+mod oracle;
 pub mod probe;
 mod protocol;
 
-pub use dispatch::{Ended, Progress, Workplace, run};
+pub use dispatch::{Ended, Progress, Workplace, compute, run};
 pub(crate) use execute::switches;
+pub use oracle::lacks;
 pub use probe::probe;
 pub use protocol::{
     Event, Failure, FailureKind, Fault, Job, JobCell, Probed, ProbedDevice, ProbedFile, RunJob,

@@ -16,6 +16,8 @@ pub enum Job {
     Probe(PathBuf),
     /// Run cells.
     Run(Box<RunJob>),
+    /// Compute cells in f64, without any build.
+    Oracle(Vec<JobCell>),
 }
 
 /// Cells to run, in order.

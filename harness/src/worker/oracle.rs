@@ -1,0 +1,320 @@
+//! The oracle's arm: one case in f64 into a capture, along the trajectory of the reference. No ggml is opened.
+//!
+//! The oracle's passes give the same bits however a sequence is cut into them, so the causal modes are one pass over
+//! what the reference's cache holds, and its rows are those at the positions that the reference names: a row under a
+//! wrong position shows as a distance. A masked generation is replayed step by step, since there a pass depends on the
+//! passes before.
+//!
+//! Where the case has a cache of another type than F32, the oracle's rounds what it stores as that type does, and
+//! everything else stays F64: storing in four bits alone puts logits 4e-2 from those of an F64 cache, beyond every
+//! limit, and says nothing about an arm.
+
+use super::execute::{int, open, signed, unsigned};
+use super::protocol::{Failure, FailureKind, JobCell};
+use crate::capture::{
+    BuildInfo, Cache, CaptureMeta, CaptureReader, CaptureWriter, DeviceInfo, DeviceKind, KvSet, ORACLE,
+    Placement, SCHEMA, Unmask,
+};
+use crate::plan::{Case, KvType, Mode};
+use model_file::{HyperParams, Model};
+use oracle::generate::masked;
+use oracle::{LayerKv, Network, Precision, Request, Rows};
+use runtime::generate::masked::CacheUse;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Why the oracle does not compute a case; `None` where it does.
+#[must_use]
+pub fn lacks(case: &Case, diffusion: bool) -> Option<String> {
+    let causal = &case.options.causal;
+    match case.mode {
+        // Their layers, batches and caches are a function of the device's own figures or of its cache's life.
+        Mode::Profile | Mode::Speculative | Mode::Lifecycle => {
+            Some(format!("mode {} is not computed by the oracle", case.mode))
+        }
+        _ if diffusion && causal.window.is_some() => {
+            Some("a window of bidirectional attention is not computed by the oracle".to_owned())
+        }
+        _ => None,
+    }
+}
+
+/// A model that stays open while the cells that follow need it.
+pub(super) struct Loaded {
+    path: PathBuf,
+    network: Network,
+    load_seconds: f64,
+}
+
+/// Computes `cell` and writes its capture.
+pub(super) fn execute(cell: &JobCell, loaded: &mut Option<Loaded>) -> Result<(), Failure> {
+    let path = cell.replay.as_ref().ok_or_else(|| input("the oracle has no trajectory to follow"))?;
+    let reference = open(path)?;
+    if loaded.as_ref().is_none_or(|l| l.path != cell.path) {
+        let started = Instant::now();
+        let model = Model::open(&cell.path).map_err(|error| input(error))?;
+        let network = Network::open(&model).map_err(failed)?;
+        let load_seconds = started.elapsed().as_secs_f64();
+        *loaded = Some(Loaded { path: cell.path.clone(), network, load_seconds });
+    }
+    let Loaded { network, load_seconds, .. } = loaded.as_ref().expect("just loaded");
+    let mut writer = CaptureWriter::new(network.hparams().n_vocab);
+    let started = Instant::now();
+    match cell.id.case.mode {
+        Mode::Full | Mode::FullCache | Mode::Prefill | Mode::Batch | Mode::Decode => {
+            sequence(network, cell, &reference, &mut writer)?;
+        }
+        Mode::Generate if network.hparams().causal => sequence(network, cell, &reference, &mut writer)?,
+        Mode::Sparse | Mode::Generate => steps(network, cell, &reference, &mut writer)?,
+        Mode::Profile | Mode::Speculative | Mode::Lifecycle => {
+            let message = lacks(&cell.id.case, false).unwrap_or_default();
+            return Err(Failure { kind: FailureKind::Unsupported, message });
+        }
+    }
+    let timings = [("load", *load_seconds), ("compute", started.elapsed().as_secs_f64())];
+    let meta = meta(cell, timings.map(|(name, seconds)| (name.to_owned(), seconds)).into());
+    writer
+        .write(&cell.capture, &meta)
+        .map_err(|error| Failure { kind: FailureKind::Fault, message: error.to_string() })
+}
+
+/// One pass over the tokens that the reference's cache holds, with the rows that the reference has.
+fn sequence(
+    network: &Network,
+    cell: &JobCell,
+    reference: &CaptureReader,
+    writer: &mut CaptureWriter,
+) -> Result<(), Failure> {
+    let tokens = unsigned(reference.path(), reference.tokens())?;
+    let fed = match reference.layers() {
+        0 => tokens.len(),
+        _ => reference.kv_shape(Cache::K, 0)[0].min(tokens.len()),
+    };
+    let rows = unsigned(reference.path(), reference.positions())?;
+    let rows: Vec<usize> = rows.into_iter().map(|row| row as usize).collect();
+    let window = cell.id.case.options.causal.window.map(|n| n as usize);
+    // Mode `full` has no cache to store in.
+    let stored = if cell.id.case.mode == Mode::Full { Precision::F64 } else { precision(&cell.id.case) };
+    let mut cache = network.cache_stored_as(fed, stored);
+    let request = Request { rows: Rows::Only(&rows), window, ..Request::new(&tokens[..fed]) };
+    let pass = network.forward(&mut cache, request).map_err(failed)?;
+    for (i, (&position, &step)) in reference.positions().iter().zip(reference.step()).enumerate() {
+        writer.row(position, step, pass.logits.row(i));
+    }
+    writer.tokens(reference.tokens());
+    layers(writer, network.hparams(), cache.layers());
+    for (layer, kv) in pass.kv.iter().enumerate().take(reference.layers_of(KvSet::BeforeStoring)) {
+        writer.layer_before_storing(layer, &kv.k, &kv.v, shape(network.hparams(), kv));
+    }
+    Ok(())
+}
+
+/// How the cache of a case rounds what it stores. F32 is the arms' own arithmetic, not the case's.
+fn precision(case: &Case) -> Precision {
+    match case.options.kv {
+        KvType::F32 => Precision::F64,
+        KvType::F16 => Precision::F16,
+        KvType::Q8_0 => Precision::Q8_0,
+        KvType::Q4_0 => Precision::Q4_0,
+    }
+}
+
+/// A masked generation in the order in which the reference unmasked, whatever rule led to it.
+fn steps(
+    network: &Network,
+    cell: &JobCell,
+    reference: &CaptureReader,
+    writer: &mut CaptureWriter,
+) -> Result<(), Failure> {
+    let (inputs, case) = (&cell.inputs, &cell.id.case);
+    let h = network.hparams();
+    if inputs.prompt.iter().any(|&token| Some(token) == h.mask_token) {
+        let message = "the oracle takes masks in the prompt for masks to fill".to_owned();
+        return Err(Failure { kind: FailureKind::Unsupported, message });
+    }
+    let unmask = reference.unmask().ok_or_else(|| input("the reference has no trajectory"))?;
+    let cache = case.options.masked.cache_use(case.mode);
+    let sparse = match cache {
+        CacheUse::Sparse(sparse) => {
+            Some(masked::Sparse { keep_active: sparse.keep_active, refresh: sparse.refresh })
+        }
+        CacheUse::None | CacheUse::Full => None,
+    };
+    let precision = if cache == CacheUse::None { Precision::F64 } else { precision(case) };
+    let (masks, steps) = (inputs.follow, inputs.steps);
+    let plan = masked::Plan { masks, steps, sparse, precision, ..masked::Plan::default() };
+    let given = trajectory(reference.path(), unmask)?;
+    let generated = masked::generate(network, &inputs.prompt, plan, Some(&given), |step| {
+        for (i, &position) in step.masked.iter().enumerate() {
+            let read = if h.shift_logits { position.saturating_sub(1) } else { position };
+            writer.row(int(read), int(step.step), step.logits.row(i));
+        }
+    })
+    .map_err(failed)?;
+    writer.tokens(&signed(&generated.tokens));
+    writer.unmask(unmask);
+    match cache {
+        // Without a cache the reference's keys and values are of the finished sequence.
+        CacheUse::None => {
+            let pass = network.full(&generated.tokens, Rows::Only(&[])).map_err(failed)?;
+            layers(writer, h, &pass.kv);
+        }
+        CacheUse::Full | CacheUse::Sparse(_) => layers(writer, h, generated.cache.layers()),
+    }
+    Ok(())
+}
+
+fn trajectory(path: &Path, unmask: &Unmask) -> Result<Vec<masked::Replay>, Failure> {
+    let [step, position, token] =
+        [&unmask.step, &unmask.position, &unmask.token].map(|list| unsigned(path, list));
+    let replay = |((step, position), token): ((u32, u32), u32)| masked::Replay {
+        step: step as usize,
+        position: position as usize,
+        token,
+    };
+    Ok(step?.into_iter().zip(position?).zip(token?).map(replay).collect())
+}
+
+fn layers(writer: &mut CaptureWriter, h: &HyperParams, kv: &[LayerKv]) {
+    for layer in kv {
+        let shape = shape(h, layer);
+        writer.layer(&layer.k, shape, &layer.v, shape);
+    }
+}
+
+fn shape(h: &HyperParams, kv: &LayerKv) -> [usize; 3] {
+    [kv.k.len() / h.kv_width(), h.n_head_kv, h.head_dim]
+}
+
+fn meta(cell: &JobCell, timings: BTreeMap<String, f64>) -> CaptureMeta {
+    CaptureMeta {
+        schema: SCHEMA.to_owned(),
+        case: cell.id.case.to_string(),
+        model: cell.model.clone(),
+        build: BuildInfo {
+            name: ORACLE.to_owned(),
+            version: Some(env!("CARGO_PKG_VERSION").to_owned()),
+            ..BuildInfo::default()
+        },
+        device: DeviceInfo {
+            selector: ORACLE.to_owned(),
+            name: ORACLE.to_owned(),
+            kind: DeviceKind::Cpu,
+            description: "the f64 oracle".to_owned(),
+            driver: None,
+            memory_total: None,
+        },
+        features: BTreeMap::new(),
+        environment: BTreeMap::new(),
+        placement: Placement::default(),
+        traffic: None,
+        bytes: Vec::new(),
+        peak_rss_bytes: runtime::peak_resident_bytes(),
+        threads: std::thread::available_parallelism()
+            .map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX)),
+        timings,
+        text: None,
+        retried: None,
+        notes: vec!["F64; the K/V cache rounded as the case's type does".to_owned()],
+        checks: Vec::new(),
+    }
+}
+
+fn input(message: impl ToString) -> Failure {
+    Failure { kind: FailureKind::Input, message: message.to_string() }
+}
+
+fn failed(error: oracle::Error) -> Failure {
+    use oracle::Error as E;
+    let kind = match error {
+        E::Unsupported(_) => FailureKind::Unsupported,
+        E::NoCandidate { .. } => FailureKind::Fault,
+        _ => FailureKind::Input,
+    };
+    Failure { kind, message: error.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::CellId;
+    use crate::plan::inputs::Inputs;
+
+    fn job(case: &str, path: &Path, replay: &Path, capture: &Path, inputs: Inputs) -> JobCell {
+        let id: CellId = format!("{case}@b:oracle").parse().unwrap();
+        let model = crate::capture::ModelInfo { sha256: "00".to_owned(), ..Default::default() };
+        JobCell {
+            id,
+            path: path.to_owned(),
+            model,
+            inputs,
+            replay: Some(replay.to_owned()),
+            capture: capture.to_owned(),
+            fault: None,
+        }
+    }
+
+    fn inputs(prompt: &[u32], follow: usize, steps: usize) -> Inputs {
+        let schedule = runtime::generate::masked::Schedule::Linear;
+        Inputs { prompt: prompt.to_vec(), follow, steps, schedule, is_text: false, draft: None }
+    }
+
+    /// The capture of a reference: what the oracle reads of it.
+    fn reference(path: &Path, job: &JobCell, tokens: &[i32], rows: &[(i32, i32)], unmask: Option<Unmask>) {
+        let mut writer = CaptureWriter::new(1);
+        rows.iter().for_each(|&(position, step)| writer.row(position, step, &[0f32]));
+        writer.tokens(tokens);
+        unmask.iter().for_each(|unmask| writer.unmask(unmask));
+        writer.write(path, &meta(job, BTreeMap::new())).unwrap();
+    }
+
+    #[test]
+    fn rows_are_those_at_the_references_positions() {
+        let work = tempfile::tempdir().unwrap();
+        let file = |name: &str| work.path().join(name);
+        let path = file("m.gguf");
+        model_file::generate(&model_file::GenerateSpec::preset("gen-llama").unwrap(), &path).unwrap();
+        let (replay, capture) = (file("r"), file("c"));
+        let job = job("m/f32/batch", &path, &replay, &capture, inputs(&[5, 9, 12, 7], 0, 1));
+        reference(&replay, &job, &[5, 9, 12, 7], &[(2, 1), (3, 1)], None);
+        execute(&job, &mut None).unwrap();
+        let mut found = CaptureReader::open(&capture).unwrap();
+        assert!(found.meta().is_oracle());
+        assert_eq!((found.positions(), found.step()), ([2, 3].as_slice(), [1, 1].as_slice()));
+        let network = Network::open(&Model::open(&path).unwrap()).unwrap();
+        let pass = network.full(&[5, 9, 12, 7], Rows::Only(&[2, 3])).unwrap();
+        let mut values = Vec::new();
+        found.logits(0, 2, &mut values).unwrap();
+        assert_eq!(values, pass.logits.values(), "every bit of an f64 is kept");
+        found.kv(Cache::V, 1, 0, 4, &mut values).unwrap();
+        assert_eq!(values, pass.kv[1].v);
+    }
+
+    #[test]
+    fn a_generation_that_leaves_masks_is_replayed_to_its_last_step() {
+        let work = tempfile::tempdir().unwrap();
+        let file = |name: &str| work.path().join(name);
+        let path = file("m.gguf");
+        model_file::generate(&model_file::GenerateSpec::preset("gen-dream").unwrap(), &path).unwrap();
+        let (replay, capture) = (file("r"), file("c"));
+        let job = job("m/f32/sparse?keep=1", &path, &replay, &capture, inputs(&[5, 9], 2, 3));
+        let unmask = Unmask { step: vec![1], position: vec![3], token: vec![7] };
+        reference(&replay, &job, &[5, 9, 0, 7], &[(1, 0)], Some(unmask.clone()));
+        execute(&job, &mut None).unwrap();
+        let found = CaptureReader::open(&capture).unwrap();
+        // Logits are shifted: the row before each mask.
+        assert_eq!(found.positions(), [1, 2, 1, 2, 1]);
+        assert_eq!(found.step(), [0, 0, 1, 1, 2]);
+        assert_eq!(found.unmask(), Some(&unmask));
+    }
+
+    #[test]
+    fn what_the_oracle_lacks_is_said() {
+        let case = |id: &str| id.parse::<Case>().unwrap();
+        assert!(lacks(&case("m/f32/lifecycle"), false).unwrap().contains("lifecycle"));
+        assert!(lacks(&case("m/f32/generate?window=4"), true).is_some());
+        assert_eq!(lacks(&case("m/f32/generate?window=4"), false), None);
+        assert_eq!(lacks(&case("m/f32/sparse"), true), None);
+    }
+}
