@@ -194,6 +194,17 @@ impl Graph {
 }
 
 impl Ggml {
+    /// Whether this build knows a data type; one that it does not know ends the process when it is used.
+    /// MXFP4 came shortly before builds began to state their version.
+    #[must_use]
+    pub fn has_type(&self, dtype: DType) -> bool {
+        match dtype.0 {
+            0..39 => true,
+            39 => self.version().is_some(),
+            _ => false,
+        }
+    }
+
     /// ggml's name of a data type.
     #[must_use]
     pub fn type_name(&self, dtype: DType) -> String {

@@ -49,6 +49,12 @@ impl Weights {
         layers: Option<usize>,
     ) -> Result<Self, Error> {
         let hparams = &model.hparams;
+        if let Some((_, info)) = model.tensors().find(|(_, info)| !ggml.has_type(DType(info.ty.id()))) {
+            return Err(Error::UnsupportedNode {
+                device: format!("this ggml build ({})", ggml.version().unwrap_or("of unknown version")),
+                node: format!("tensors of type {}, as {} is", info.ty.name(), info.name),
+            });
+        }
         let n_layer = hparams.n_layer;
         let layers_on_device = layers.unwrap_or(n_layer).min(n_layer);
         let mut items = Vec::new();
@@ -192,7 +198,7 @@ impl DeviceRequest {
     pub fn matrix_types(&self, ggml: &'static Ggml) -> Result<Vec<TensorType>, Error> {
         let selected = self.select(ggml)?;
         let mut taken = Vec::new();
-        for ty in model_file::quant::supported() {
+        for ty in model_file::quant::supported().filter(|ty| ggml.has_type(DType(ty.id()))) {
             let info = TensorInfo { name: String::new(), shape: vec![256, 256], ty, offset: 0, bytes: 0 };
             if supports(ggml, selected.device, &info, Use::Matrix, selected.matrices)? {
                 taken.push(ty);

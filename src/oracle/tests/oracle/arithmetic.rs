@@ -39,7 +39,7 @@ fn its_logits_agree_with_llama_cpp() {
     }
 }
 
-/// A subset: the whole set takes minutes and is `cargo run --release -p oracle --example arithmetic`, which
+/// A subset: the whole set takes minutes and is `cargo run --release -p oracle --example heldout`, which
 /// gets 493 of 500 right.
 #[test]
 fn every_eighth_held_out_problem() {

@@ -185,7 +185,9 @@ fn a_step_moves_logits_and_indices_but_no_keys_and_values() {
     let (steps, _) = run(&mut session, CacheUse::Sparse(Sparse::default()), None);
     let traffic = session.traffic();
     let bytes = |rows: usize| (rows * vocab * 4) as u64;
-    let rows: Vec<usize> = steps.iter().map(Logits::rows).collect();
+    // Wanted rows come in multiples of 16.
+    let rows: Vec<usize> = steps.iter().map(|step| step.rows().next_multiple_of(16)).collect();
+    let mask_count = usize::next_multiple_of(mask_count, 16);
     assert_eq!(traffic.graphs, rows.len() as u64);
     assert_eq!(traffic.from_device, Moved { total: bytes(rows.iter().sum()), largest: bytes(mask_count) });
     // Token, position and cache row of each of 34 positions, and the rows wanted.

@@ -1,6 +1,6 @@
 //! Answers the held-out arithmetic problems with `dream-arith` and says how many are right.
 //!
-//! `cargo run --release -p oracle --example arithmetic [-- FIRST COUNT]`
+//! `cargo run --release -p oracle --example heldout [-- FIRST COUNT]`
 
 use std::path::Path;
 use std::time::Instant;
