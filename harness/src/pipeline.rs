@@ -95,6 +95,7 @@ impl Build {
             let name = file.path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
             files.push(BuildFile { name, sha256: hex(&Sha256::digest(&bytes)) });
         }
+        check_manifest(&folder, &files)?;
         let info = BuildInfo {
             name: build_name(&folder, &probed, &files),
             version: probed.version.clone(),
@@ -144,6 +145,23 @@ impl Build {
         let devices = &self.probed.devices;
         devices.iter().find(same).or_else(|| devices.iter().find(base)).map(|device| &device.info)
     }
+}
+
+/// A build that came through `ggml fetch` or `ggml build` must still hold the libraries it came with.
+fn check_manifest(folder: &Path, files: &[BuildFile]) -> Result<(), RunError> {
+    let Some(manifest) = Manifest::read(folder) else { return Ok(()) };
+    for file in files {
+        let listed = manifest.files.iter().find(|entry| Path::new(&entry.name).ends_with(&file.name));
+        if listed.is_none_or(|entry| entry.sha256 != file.sha256) {
+            return Err(RunError::Environment(format!(
+                "{}: {} is not the one that build {} came with: libraries of several builds are mixed",
+                folder.display(),
+                file.name,
+                manifest.name
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// The name in the manifest, or one made of version and content.
@@ -405,6 +423,7 @@ fn job_cell(
         inputs: inputs(model, &id.case, &plan.wishes)?,
         replay: replay.map(|id| capture_path(folders, id)),
         capture: capture_path(folders, id),
+        lost: None,
         fault: None,
     })
 }

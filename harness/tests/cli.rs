@@ -91,6 +91,96 @@ fn a_folder_that_is_no_build_is_an_environment_error() {
     assert!(text.contains("libggml-base") && text.contains(empty.path().to_str().unwrap()), "{text}");
 }
 
+/// A copy of the default build's small libraries, without its manifest, to be spoilt.
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+fn copy_of_the_build() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for entry in std::fs::read_dir(common::default_build()).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if name.contains("libggml") && !name.contains("vulkan.so") && !name.contains("cuda") {
+            std::fs::copy(&path, folder.path().join(name)).unwrap();
+        }
+    }
+    folder
+}
+
+/// What `devices` says of a folder; it must be an environment error that names the folder.
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+fn refused_build(folder: &Path) -> String {
+    let (code, text) = told(&run(&["devices", "--ggml", folder.to_str().unwrap()]));
+    assert_eq!(code, 4, "{text}");
+    assert!(text.contains(folder.to_str().unwrap()), "{text}");
+    text
+}
+
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[test]
+fn spoilt_builds_are_environment_errors_that_say_what_is_wrong() {
+    let names = |folder: &Path| -> Vec<std::path::PathBuf> {
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect()
+    };
+    // Whole, it is a build.
+    let whole = copy_of_the_build();
+    let (code, text) = told(&run(&["devices", "--ggml", whole.path().to_str().unwrap()]));
+    assert_eq!(code, 0, "{text}");
+
+    let no_base = copy_of_the_build();
+    for path in names(no_base.path()).iter().filter(|path| path.to_str().unwrap().contains("libggml-base")) {
+        std::fs::remove_file(path).unwrap();
+    }
+    assert!(refused_build(no_base.path()).contains("no libggml-base"));
+
+    let no_cpu = copy_of_the_build();
+    for path in names(no_cpu.path()).iter().filter(|path| path.to_str().unwrap().contains("libggml-cpu")) {
+        std::fs::remove_file(path).unwrap();
+    }
+    let text = refused_build(no_cpu.path());
+    assert!(text.contains("no device") || text.contains("0 cpu devices"), "{text}");
+
+    // Byte 18 of an ELF file is its machine; 183 is aarch64.
+    let foreign = copy_of_the_build();
+    for path in names(foreign.path()) {
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[18] = 183;
+        std::fs::write(&path, bytes).unwrap();
+    }
+    assert!(refused_build(foreign.path()).contains("built for aarch64"));
+
+    let mixed = copy_of_the_build();
+    std::fs::copy(
+        Path::new(&common::default_build()).join("ggml-parity-build.json"),
+        mixed.path().join("ggml-parity-build.json"),
+    )
+    .expect("the default build has a manifest");
+    let base = mixed.path().join("libggml-base.so");
+    let mut bytes = std::fs::read(&base).unwrap();
+    bytes.push(0);
+    std::fs::write(&base, bytes).unwrap();
+    assert!(refused_build(mixed.path()).contains("libggml-base.so is not the one"));
+}
+
+#[test]
+fn two_builds_are_compared_on_the_same_device() {
+    let builds = common::all_builds();
+    let Some(other) = builds.iter().find(|name| **name != builds[0]) else {
+        eprintln!("NOT CHECKED: only one ggml build is here");
+        return;
+    };
+    let out = tempfile::tempdir().unwrap();
+    let out = out.path().join("report");
+    let arguments = ["run", "--ggml", &builds[0], "--ggml", other, "--device", "CPU", "--model", "gen-qwen2"];
+    let (code, text) = told(&run(&[&arguments[..], &["--out", out.to_str().unwrap()]].concat()));
+    assert_eq!(code, 0, "{text}");
+    let report = report(&out);
+    let cell = report.cells.iter().find(|cell| cell.build == *other).expect("the second build has cells");
+    assert_eq!(
+        cell.reference.as_deref(),
+        Some(cell.id.to_string().replace(other.as_str(), &builds[0])).as_deref()
+    );
+    assert!(cell.metrics.as_ref().is_some_and(|metrics| metrics.logits.overall <= 1e-9));
+}
+
 /// Runs a model file that is wrong and returns what was said.
 fn refused(name: &str, content: &[u8]) -> String {
     let folder = tempfile::tempdir().unwrap();
@@ -138,13 +228,14 @@ fn workers_of(parent: u32) -> Vec<u32> {
         .collect()
 }
 
+/// A run of three cells whose worker gets `signal` in the middle of the second one; its exit code and report.
 #[cfg(target_os = "linux")]
-#[test]
-fn a_worker_killed_in_the_middle_costs_only_its_cell() {
+fn run_with_a_worker_hit_by(signal: &str) -> (Option<i32>, Report) {
     let out = tempfile::tempdir().unwrap();
     let folder = out.path().join("report");
     let mut run = Command::new(common::binary())
-        .args(["run", "--model", "dream-arith", "--model", "gen-dream", "--device", "CPU@x64", "--out"])
+        .args(["run", "--model", "dream-arith", "--mode", "full", "--mode", "generate"])
+        .args(["--model", "gen-dream", "--device", "CPU@x64", "--out"])
         .arg(&folder)
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
@@ -155,18 +246,41 @@ fn a_worker_killed_in_the_middle_costs_only_its_cell() {
         // The generation is next, and takes seconds with these kernels.
         if line.contains("dream-arith/f16/full@") && line.contains("CPU@x64 computed") {
             for pid in workers_of(run.id()) {
-                assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
+                assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
             }
         }
     }
-    assert_eq!(run.wait().unwrap().code(), Some(5));
-    let report = report(&folder);
-    let status = |part: &str| report.cells.iter().find(|c| c.id.to_string().contains(part)).unwrap();
-    let crashed = status("dream-arith/f16/generate");
+    (run.wait().unwrap().code(), report(&folder))
+}
+
+/// The cell whose id holds `part`.
+#[cfg(target_os = "linux")]
+fn cell<'a>(report: &'a Report, part: &str) -> &'a ggml_parity::report::Cell {
+    report.cells.iter().find(|cell| cell.id.to_string().contains(part)).expect("declared")
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_worker_killed_in_the_middle_costs_only_its_cell() {
+    let (code, report) = run_with_a_worker_hit_by("-KILL");
+    assert_eq!(code, Some(5));
+    let crashed = cell(&report, "dream-arith/f16/generate");
     assert_eq!(crashed.status, Status::Crashed);
     assert!(crashed.reason.contains("signal 9 (SIGKILL)"), "{}", crashed.reason);
-    assert_eq!(status("dream-arith/f16/full").status, Status::Pass);
-    assert_eq!(status("gen-dream/f32/full").status, Status::Pass);
+    assert_eq!(cell(&report, "dream-arith/f16/full").status, Status::Pass);
+    assert_eq!(cell(&report, "gen-dream/f32/full").status, Status::Pass);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_worker_that_crashes_once_is_tried_again_and_the_report_says_so() {
+    let (code, report) = run_with_a_worker_hit_by("-ABRT");
+    assert_eq!(code, Some(0));
+    let again = cell(&report, "dream-arith/f16/generate");
+    assert_eq!(again.status, Status::Pass);
+    assert!(again.retried.as_ref().is_some_and(|how| how.contains("SIGABRT")), "{:?}", again.retried);
+    assert_eq!(cell(&report, "dream-arith/f16/full").retried, None);
+    assert!(ggml_parity::report::console::render(&report, false).contains("on the second try"));
 }
 
 #[test]

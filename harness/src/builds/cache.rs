@@ -130,6 +130,12 @@ pub fn is_whole(folder: &Path, name: &str) -> bool {
     })
 }
 
+/// Whether `folder` holds the whole build `name`, made from `source` with `flags`.
+pub(super) fn has_build(folder: &Path, name: &str, source: &Origin, flags: &[String]) -> bool {
+    let same = |there: Manifest| there.source == *source && there.flags == flags;
+    is_whole(folder, name) && Manifest::read(folder).is_some_and(same)
+}
+
 /// A build that is being put together. Dropped before [`Staging::install`], it leaves nothing.
 #[derive(Debug)]
 pub(super) struct Staging {
@@ -172,8 +178,7 @@ impl Staging {
         let place = self.builds.join(&manifest.name);
         let Err(first) = fs::rename(&folder, &place) else { return Ok(place) };
         // Something is there: the same build by another process, or one that is damaged or out of date.
-        let same = Manifest::read(&place).is_some_and(|there| there.source == manifest.source);
-        if same && is_whole(&place, &manifest.name) {
+        if has_build(&place, &manifest.name, &manifest.source, &manifest.flags) {
             return Ok(place);
         }
         if !place.exists() {
@@ -263,5 +268,10 @@ mod tests {
         newer.source.pin = "sha512-other".to_owned();
         staged(builds.path(), "third").install(newer).unwrap();
         assert_eq!(fs::read_to_string(folder.join("libggml.so")).unwrap(), "third");
+
+        let mut other_flags = Manifest::read(&folder).unwrap();
+        other_flags.flags.push("-DGGML_BLAS=ON".to_owned());
+        staged(builds.path(), "fourth").install(other_flags).unwrap();
+        assert_eq!(fs::read_to_string(folder.join("libggml.so")).unwrap(), "fourth");
     }
 }

@@ -39,7 +39,7 @@ pub fn fetch(name: &str) -> Result<PathBuf> {
         pin: package.pin.to_string(),
     };
     let folder = builds.join(name);
-    if cache::is_whole(&folder, name) && Manifest::read(&folder).is_some_and(|there| there.source == origin) {
+    if cache::has_build(&folder, name, &origin, &[]) {
         return Ok(folder);
     }
     let staging = Staging::in_folder(&builds)?;

@@ -54,8 +54,7 @@ pub fn build_from_source(backend: Backend, jobs: usize) -> Result<PathBuf> {
     };
     let builds = cache::builds_folder()?;
     let folder = builds.join(&build.name);
-    let same = |there: Manifest| there.source == origin && there.flags == flags;
-    if cache::is_whole(&folder, &build.name) && Manifest::read(&folder).is_some_and(same) {
+    if cache::has_build(&folder, &build.name, &origin, &flags) {
         return Ok(folder);
     }
 

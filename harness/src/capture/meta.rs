@@ -48,6 +48,9 @@ pub struct CaptureMeta {
     /// The text that was generated, where the case generates.
     #[serde(default)]
     pub text: Option<String>,
+    /// How the worker before died at this cell, where a second one computed it.
+    #[serde(default)]
+    pub retried: Option<String>,
     /// Anything a reader of the report should know.
     #[serde(default)]
     pub notes: Vec<String>,
@@ -188,6 +191,7 @@ impl CaptureMeta {
             threads: 0,
             timings: BTreeMap::new(),
             text: None,
+            retried: None,
             notes: Vec::new(),
             checks: Vec::new(),
         }

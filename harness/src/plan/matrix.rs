@@ -7,9 +7,9 @@ use crate::named::named_enum;
 named_enum! {
     /// Ready-made matrices.
     pub enum Preset as "preset" {
-        /// The default gate: every architecture, and one quantised model of each kernel family.
+        /// The default gate: every architecture in its plain modes, and one quantised model of each kernel family.
         Quick = "quick",
-        /// Every weight type in two shape families, and every size class of matrix products.
+        /// Every mode, every weight type in two shape families, and every size class of matrix products.
         Full = "full",
     }
 }
@@ -36,22 +36,43 @@ impl Preset {
     /// What the preset runs.
     #[must_use]
     pub fn rows(self) -> Vec<Row> {
-        const REAL: [&str; 5] = ["gen-dream", "gen-llada", "gen-qwen2", "gen-llama", "dream-arith"];
-        const QUANTISED: [&str; 4] =
-            ["gen-dream:q4_k_m", "gen-llada:q5_k", "gen-qwen2:q8_0", "gen-llama-576:q4_0"];
-        let all = |model: &str| Row {
-            model: model.to_owned(),
-            modes: Vec::new(),
-            options: vec![Options::default()],
+        use Mode::{
+            Batch, Decode, Full, FullCache, Generate, Lifecycle, Prefill, Profile, Sparse, Speculative,
         };
-        let mut rows: Vec<Row> = REAL.iter().chain(&QUANTISED).map(|model| all(model)).collect();
-        if self == Self::Full {
-            let lengths: Vec<Options> =
-                LENGTHS.iter().map(|&n| Options { n: Some(n), ..Options::default() }).collect();
-            let sized = |model: String| Row { model, modes: vec![Mode::Prefill], options: lengths.clone() };
-            rows.extend(SMALL_BLOCKS.iter().map(|ty| sized(format!("gen-llama-576:{ty}"))));
-            rows.extend(SMALL_BLOCKS.iter().chain(&LARGE_BLOCKS).map(|ty| sized(format!("gen-llama:{ty}"))));
+        let row = |model: &str, modes: &[Mode], options: Vec<Options>| Row {
+            model: model.to_owned(),
+            modes: modes.to_vec(),
+            options,
+        };
+        let plain = || vec![Options::default()];
+        let mut rows = vec![
+            row("gen-dream", &[Full], plain()),
+            row("gen-llada", &[Full], plain()),
+            row("gen-qwen2", &[Prefill, Decode], plain()),
+            row("gen-llama", &[Prefill, Decode], plain()),
+            row("dream-arith", &[Full, Generate], plain()),
+            row("gen-dream:q4_k_m", &[Full], plain()),
+            row("gen-llada:q5_k", &[Full], plain()),
+            row("gen-qwen2:q8_0", &[Prefill, Decode], plain()),
+            row("gen-llama-576:q4_0", &[Prefill, Decode], plain()),
+        ];
+        if self == Self::Quick {
+            return rows;
         }
+        for model in ["gen-dream", "gen-llada"] {
+            rows.push(row(model, &[FullCache, Sparse, Generate], plain()));
+            rows.push(row(&format!("{model}:q4_k_m"), &[FullCache, Sparse, Generate], plain()));
+        }
+        for model in ["gen-qwen2-8l", "gen-llama-8l"] {
+            let modes = [Prefill, Decode, Batch, Profile, Generate, Speculative, Lifecycle];
+            rows.push(row(model, &modes, plain()));
+            rows.push(row(&format!("{model}:q4_k_m"), &modes, plain()));
+        }
+        let lengths = || LENGTHS.iter().map(|&n| Options { n: Some(n), ..Options::default() }).collect();
+        let small =
+            SMALL_BLOCKS.iter().flat_map(|ty| ["gen-llama-576", "gen-llama"].map(|m| format!("{m}:{ty}")));
+        let large = LARGE_BLOCKS.iter().map(|ty| format!("gen-llama:{ty}"));
+        rows.extend(small.chain(large).map(|model| row(&model, &[Prefill], lengths())));
         rows
     }
 }

@@ -19,6 +19,9 @@ pub fn render(report: &Report, colour: bool) -> String {
     for cell in report.failed() {
         text.push_str(&format!("{}: {}: {}\n", cell.status, cell.id, one_line(&cell.reason)));
     }
+    for (cell, how) in report.retried() {
+        text.push_str(&format!("computed on the second try: {}: {}\n", cell.id, one_line(how)));
+    }
     for cell in report.noted() {
         text.push_str(&format!("{}: {}: {}\n", cell.status, cell.id, one_line(&cell.reason)));
     }

@@ -35,6 +35,15 @@ pub fn render(report: &Report) -> String {
         }
         text.push_str(&left_out(failed.len()));
     }
+    let retried: Vec<_> = report.retried().collect();
+    if !retried.is_empty() {
+        text.push_str("\n## Computed on the second try\n\n");
+        for (cell, how) in retried.iter().take(MOST) {
+            let how: String = escape(how).chars().take(LONGEST).collect();
+            text.push_str(&format!("- `{}`: {how}\n", cell.id));
+        }
+        text.push_str(&left_out(retried.len()));
+    }
     text
 }
 

@@ -127,6 +127,9 @@ pub struct Cell {
     /// What the worker found when it compared the device with itself.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub checks: Vec<Check>,
+    /// How the first worker died at this cell, where a second one computed it.
+    #[serde(default)]
+    pub retried: Option<String>,
     /// Seconds by name.
     #[serde(default)]
     pub timings: BTreeMap<String, f64>,
@@ -157,6 +160,7 @@ impl Cell {
             traffic: None,
             peak_rss_bytes: None,
             text: None,
+            retried: None,
             checks: Vec::new(),
             timings: BTreeMap::new(),
             rerun: format!("ggml-parity run --cell '{id}'"),
@@ -176,6 +180,7 @@ impl Cell {
         self.traffic = meta.traffic;
         self.peak_rss_bytes = meta.peak_rss_bytes;
         self.text.clone_from(&meta.text);
+        self.retried.clone_from(&meta.retried);
         self.timings.clone_from(&meta.timings);
         self.checks.clone_from(&meta.checks);
     }
@@ -221,6 +226,11 @@ impl Report {
             !(cell.status.is_good() || declared)
         };
         self.cells.iter().filter(failed)
+    }
+
+    /// Cells that a second worker computed after the first had died: they may pass, and are no less a finding.
+    pub fn retried(&self) -> impl Iterator<Item = (&Cell, &str)> {
+        self.cells.iter().filter_map(|cell| Some((cell, cell.retried.as_deref()?)))
     }
 
     /// Cells that passed with something to be said.

@@ -42,11 +42,15 @@ pub enum Progress<'a> {
     Ended(&'a CellId, &'a Ended),
 }
 
+/// What is said of a worker that somebody else ended: an out-of-memory killer would do it again.
+const KILLED: &str = "signal 9 (SIGKILL)";
+
 /// Lines of a dead worker's standard error that its cell keeps.
 const LAST_LINES: usize = 12;
 
-/// Runs all cells of `job`. A worker that dies or hangs ends the cell it was at; another goes on with the
-/// cells that are left.
+/// Runs all cells of `job`. A worker that hangs or is killed ends the cell it was at; another goes on with
+/// the cells that are left. One that dies by its own fault is given a second try at that cell, alone at first,
+/// which tells a crash that comes every time from one that does not; the report shows both.
 ///
 /// # Errors
 /// When a worker cannot be started, or says that build or device are not to be had.
@@ -85,7 +89,6 @@ fn follow(
     while !left.is_empty() {
         let part = part(left.clone());
         let mut worker = Worker::start(workplace, &part, environment)?;
-        let before = ended.len();
         let mut current: Option<CellId> = None;
         let mut fatal = None;
         let stop = loop {
@@ -119,11 +122,16 @@ fn follow(
         // A worker that dies between cells has died at the next one; so every worker ends at least one cell.
         let at =
             current.or_else(|| left.iter().map(|cell| &cell.id).find(|id| !ended.contains_key(*id)).cloned());
-        if let Some(id) = at {
-            end(&mut ended, &mut progress, id, stop);
-        }
-        assert!(ended.len() > before, "every worker ends a cell");
         left.retain(|cell| !ended.contains_key(&cell.id));
+        let Some(id) = at else { continue };
+        let again = left.iter_mut().find(|cell| cell.id == id && cell.lost.is_none());
+        match (stop, again) {
+            (Ended::Crashed(how), Some(cell)) if !how.contains(KILLED) => cell.lost = Some(how),
+            (stop, _) => {
+                end(&mut ended, &mut progress, id.clone(), stop);
+                left.retain(|cell| cell.id != id);
+            }
+        }
     }
     Ok(ended)
 }

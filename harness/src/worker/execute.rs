@@ -105,6 +105,7 @@ pub(super) fn execute(
             ("compute".to_owned(), compute_seconds),
         ]),
         text,
+        retried: cell.lost.clone(),
         notes: ggml.cpu_variant().map(|variant| format!("CPU variant {variant}")).into_iter().collect(),
         checks,
     };

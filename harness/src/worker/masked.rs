@@ -56,6 +56,7 @@ pub(super) fn full_cache(
     found.traffic = Some(session.traffic());
     // Storing in fewer bits changes keys and values; computing must not.
     let exact = cell.id.case.options.kv == KvType::F32;
+    session.renew().map_err(|e| Failure::from(&e))?;
     let without = session.full(&tokens, Rows::All, exact).map_err(|e| Failure::from(&e))?;
     let check =
         |name: &str, value, bound| Check { name: name.to_owned(), value, bound, detail: String::new() };
@@ -147,6 +148,7 @@ fn against_no_cache(
     };
     let mut without = Vec::new();
     let plan = Plan { cache: CacheUse::None, ..plan };
+    session.renew()?;
     masked::generate(session, &cell.inputs.prompt, plan, Some(&forced.unmasked), |view| {
         without.push(view.logits.clone());
     })?;
@@ -192,7 +194,11 @@ fn at_the_end(
     generated: &masked::Generated,
 ) -> Result<Vec<LayerKv>, runtime::Error> {
     match plan.cache {
-        CacheUse::None => Ok(session.full(&generated.tokens, Rows::Only(&[]), true)?.kv),
+        // The one graph that is larger than those before it: see `Session::renew`.
+        CacheUse::None => {
+            session.renew()?;
+            Ok(session.full(&generated.tokens, Rows::Only(&[]), true)?.kv)
+        }
         CacheUse::Full | CacheUse::Sparse(_) => session.read_cache(),
     }
 }

@@ -214,6 +214,7 @@ fn meta(cell: &JobCell, timings: BTreeMap<String, f64>) -> CaptureMeta {
             .map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX)),
         timings,
         text: None,
+        retried: None,
         notes: vec!["F64; the K/V cache rounded as the case's type does".to_owned()],
         checks: Vec::new(),
     }

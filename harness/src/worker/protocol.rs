@@ -50,6 +50,9 @@ pub struct JobCell {
     pub replay: Option<PathBuf>,
     /// Where the capture goes.
     pub capture: PathBuf,
+    /// How the worker before died at this cell, where this is the second try.
+    #[serde(default)]
+    pub lost: Option<String>,
     /// A fault to plant, which the comparison must find; only tests of the harness set one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<Fault>,

@@ -127,6 +127,7 @@ impl Bench {
                     inputs: inputs.clone(),
                     replay: None,
                     capture: self.folder.path().join(name),
+                    lost: None,
                     fault: None,
                 }
             })

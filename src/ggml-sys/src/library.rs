@@ -68,6 +68,7 @@ impl Ggml {
         let parts = find(folder)?;
         let core_path = core_of(folder, &parts)?;
         let base_path = base_of(folder, &core_path, &parts)?;
+        same_version(folder, &parts)?;
         // The base comes first, so that the core's dependency resolves to it wherever it lies.
         let base = open_library(&base_path)?;
         let core = open_library(&core_path)?;
@@ -362,6 +363,33 @@ fn base_of(folder: &Path, core: &Path, parts: &BTreeMap<String, Vec<PathBuf>>) -
         .ok_or_else(|| Error::NotABuild { folder: folder.to_owned(), why: "no libggml-base".to_owned() })
 }
 
+/// Libraries that carry their version in the file name must carry the same one.
+fn same_version(folder: &Path, parts: &BTreeMap<String, Vec<PathBuf>>) -> Result<(), Error> {
+    let name = |path: &PathBuf| {
+        let path = path.canonicalize().unwrap_or_else(|_| path.clone());
+        path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+    };
+    let versioned: Vec<(String, String)> = parts
+        .values()
+        .filter_map(|files| {
+            let name = name(&files[0]);
+            Some((version_in(&name)?, name))
+        })
+        .collect();
+    let differs = versioned.iter().find(|(version, _)| *version != versioned[0].0);
+    differs.map_or(Ok(()), |(_, other)| {
+        let why = format!("mixes versions: {} and {other}", versioned[0].1);
+        Err(Error::NotABuild { folder: folder.to_owned(), why })
+    })
+}
+
+/// `0.26.0` of `libggml-base.so.0.26.0`; nothing where there are not at least two numbers.
+fn version_in(name: &str) -> Option<String> {
+    let (_, version) = name.split_once(".so.")?;
+    let numbers = version.split('.').filter(|part| part.parse::<u32>().is_ok()).count();
+    (numbers >= 2 && numbers == version.split('.').count()).then(|| version.to_owned())
+}
+
 fn open_library(path: &Path) -> Result<Library, Error> {
     // A relative name would be searched for in the system's folders.
     let path = path.canonicalize().map_err(|e| Error::Load { file: path.to_owned(), why: e.to_string() })?;
@@ -453,6 +481,25 @@ mod tests {
         ] {
             assert_eq!(part_of(name).as_deref(), part, "{name}");
         }
+    }
+
+    #[test]
+    fn versions_are_read_from_file_names() {
+        assert_eq!(version_in("libggml-base.so.0.26.0").as_deref(), Some("0.26.0"));
+        assert_eq!(version_in("libggml-base.so.0"), None);
+        assert_eq!(version_in("libggml.vulkan.v0.4.0.so"), None);
+    }
+
+    #[test]
+    fn a_folder_of_two_versions_says_which() {
+        let folder = std::env::temp_dir().join(format!("ggml-sys-mixed-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        for name in ["libggml-base.so.0.26.0", "libggml.so.0.26.0", "libggml-cpu.so.0.25.1"] {
+            std::fs::write(folder.join(name), b"").unwrap();
+        }
+        let error = same_version(&folder, &find(&folder).unwrap()).unwrap_err().to_string();
+        assert!(error.contains("libggml-base.so.0.26.0 and libggml-cpu.so.0.25.1"), "{error}");
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

@@ -193,11 +193,18 @@ impl<'a> Forward<'a> {
         let rows: Vec<usize> = masked.iter().map(|&p| row_of(p, self.shift)).collect();
         let everything = || (0..tokens.len()).collect::<Vec<_>>();
         match self.cache {
-            CacheUse::None => Ok((everything(), self.session.full(tokens, Rows::Only(&rows), false)?.logits)),
-            CacheUse::Full => Ok((everything(), self.session.full_cached(tokens, Rows::Only(&rows))?)),
+            CacheUse::None => {
+                let pass = self.session.full(tokens, Rows::Only(&padded(&rows)), false)?;
+                Ok((everything(), first_rows(pass.logits, rows.len())))
+            }
+            CacheUse::Full => {
+                let logits = self.session.full_cached(tokens, Rows::Only(&padded(&rows)))?;
+                Ok((everything(), first_rows(logits, rows.len())))
+            }
             CacheUse::Sparse(sparse) => {
                 let logits = if sparse.is_full(step) {
-                    (everything(), self.session.full_cached(tokens, Rows::Only(&rows))?)
+                    let logits = self.session.full_cached(tokens, Rows::Only(&padded(&rows)))?;
+                    (everything(), first_rows(logits, rows.len()))
                 } else {
                     let active = sparse.active(step, masked, &self.changed_at, self.shift);
                     let logits = self.recompute(tokens, &active, &rows)?;
@@ -217,7 +224,8 @@ impl<'a> Forward<'a> {
         let some: Vec<u32> = active.iter().map(|&p| tokens[p]).collect();
         let places: Vec<Option<usize>> = rows.iter().map(|row| active.binary_search(row).ok()).collect();
         let computed: Vec<usize> = places.iter().copied().flatten().collect();
-        let logits = self.session.recompute(&some, active, Rows::Only(&computed))?;
+        let logits = self.session.recompute(&some, active, Rows::Only(&padded(&computed)))?;
+        let logits = first_rows(logits, computed.len());
         if computed.len() == rows.len() {
             return Ok(logits);
         }
@@ -232,4 +240,17 @@ impl<'a> Forward<'a> {
         }
         Ok(Logits { vocab: logits.vocab, values })
     }
+}
+/// Rows to ask for so that their number is a multiple of 16, the last one again and again: a head that is
+/// multiplied with another number of columns at every step would take another kernel at every step, and on
+/// Vulkan each small number is a shader of its own to compile.
+fn padded(rows: &[usize]) -> Vec<usize> {
+    let filler = rows.last().into_iter().cycle();
+    rows.iter().chain(filler).take(rows.len().next_multiple_of(16)).copied().collect()
+}
+
+/// The first `n` rows.
+fn first_rows(mut logits: Logits, n: usize) -> Logits {
+    logits.values.truncate(n * logits.vocab);
+    logits
 }
