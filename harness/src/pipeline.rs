@@ -311,11 +311,10 @@ impl Plan {
             return Err("left out by --no-oracle".to_owned());
         }
         let model = model_of(self, &id.case).map_err(|error| error.to_string())?;
-        let diffusion = model.model.hparams.architecture.is_diffusion();
-        if let Some(lacks) = worker::lacks(&id.case, diffusion) {
+        let inputs = inputs(model, &id.case, &self.wishes).map_err(|error| error.to_string())?;
+        if let Some(lacks) = worker::lacks(&id.case, &model.model.hparams, &inputs) {
             return Err(lacks);
         }
-        let inputs = inputs(model, &id.case, &self.wishes).map_err(|error| error.to_string())?;
         let cost = oracle_cost(model, &id.case, &inputs);
         if self.oracle == OracleUse::Affordable && cost > ORACLE_MOST {
             return Err(format!(

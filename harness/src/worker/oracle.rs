@@ -15,6 +15,7 @@ use crate::capture::{
     BuildInfo, Cache, CaptureMeta, CaptureReader, CaptureWriter, DeviceInfo, DeviceKind, KvSet, ORACLE,
     Placement, SCHEMA, Unmask,
 };
+use crate::plan::inputs::Inputs;
 use crate::plan::{Case, KvType, Mode};
 use model_file::{HyperParams, Model};
 use oracle::generate::masked;
@@ -26,15 +27,19 @@ use std::time::Instant;
 
 /// Why the oracle does not compute a case; `None` where it does.
 #[must_use]
-pub fn lacks(case: &Case, diffusion: bool) -> Option<String> {
-    let causal = &case.options.causal;
+pub fn lacks(case: &Case, h: &HyperParams, inputs: &Inputs) -> Option<String> {
+    let masks = |tokens: &[u32]| tokens.iter().any(|&token| Some(token) == h.mask_token);
     match case.mode {
         // Their layers, batches and caches are a function of the device's own figures or of its cache's life.
         Mode::Profile | Mode::Speculative | Mode::Lifecycle => {
             Some(format!("mode {} is not computed by the oracle", case.mode))
         }
-        _ if diffusion && causal.window.is_some() => {
+        _ if !h.causal && case.options.causal.window.is_some() => {
             Some("a window of bidirectional attention is not computed by the oracle".to_owned())
+        }
+        // They would be filled too.
+        Mode::Sparse | Mode::Generate if !h.causal && masks(&inputs.prompt) => {
+            Some("a prompt that holds masks is not computed by the oracle".to_owned())
         }
         _ => None,
     }
@@ -53,24 +58,22 @@ pub(super) fn execute(cell: &JobCell, loaded: &mut Option<Loaded>) -> Result<(),
     let reference = open(path)?;
     if loaded.as_ref().is_none_or(|l| l.path != cell.path) {
         let started = Instant::now();
-        let model = Model::open(&cell.path).map_err(|error| input(error))?;
+        let model = Model::open(&cell.path).map_err(input)?;
         let network = Network::open(&model).map_err(failed)?;
         let load_seconds = started.elapsed().as_secs_f64();
         *loaded = Some(Loaded { path: cell.path.clone(), network, load_seconds });
     }
     let Loaded { network, load_seconds, .. } = loaded.as_ref().expect("just loaded");
+    if let Some(message) = lacks(&cell.id.case, network.hparams(), &cell.inputs) {
+        return Err(Failure { kind: FailureKind::Unsupported, message });
+    }
     let mut writer = CaptureWriter::new(network.hparams().n_vocab);
     let started = Instant::now();
     match cell.id.case.mode {
-        Mode::Full | Mode::FullCache | Mode::Prefill | Mode::Batch | Mode::Decode => {
-            sequence(network, cell, &reference, &mut writer)?;
+        Mode::Sparse | Mode::Generate if !network.hparams().causal => {
+            steps(network, cell, &reference, &mut writer)?;
         }
-        Mode::Generate if network.hparams().causal => sequence(network, cell, &reference, &mut writer)?,
-        Mode::Sparse | Mode::Generate => steps(network, cell, &reference, &mut writer)?,
-        Mode::Profile | Mode::Speculative | Mode::Lifecycle => {
-            let message = lacks(&cell.id.case, false).unwrap_or_default();
-            return Err(Failure { kind: FailureKind::Unsupported, message });
-        }
+        _ => sequence(network, cell, &reference, &mut writer)?,
     }
     let timings = [("load", *load_seconds), ("compute", started.elapsed().as_secs_f64())];
     let meta = meta(cell, timings.map(|(name, seconds)| (name.to_owned(), seconds)).into());
@@ -129,10 +132,6 @@ fn steps(
 ) -> Result<(), Failure> {
     let (inputs, case) = (&cell.inputs, &cell.id.case);
     let h = network.hparams();
-    if inputs.prompt.iter().any(|&token| Some(token) == h.mask_token) {
-        let message = "the oracle takes masks in the prompt for masks to fill".to_owned();
-        return Err(Failure { kind: FailureKind::Unsupported, message });
-    }
     let unmask = reference.unmask().ok_or_else(|| input("the reference has no trajectory"))?;
     let cache = case.options.masked.cache_use(case.mode);
     let sparse = match cache {
@@ -239,7 +238,6 @@ fn failed(error: oracle::Error) -> Failure {
 mod tests {
     use super::*;
     use crate::plan::CellId;
-    use crate::plan::inputs::Inputs;
 
     fn job(case: &str, path: &Path, replay: &Path, capture: &Path, inputs: Inputs) -> JobCell {
         let id: CellId = format!("{case}@b:oracle").parse().unwrap();
@@ -313,9 +311,16 @@ mod tests {
     #[test]
     fn what_the_oracle_lacks_is_said() {
         let case = |id: &str| id.parse::<Case>().unwrap();
-        assert!(lacks(&case("m/f32/lifecycle"), false).unwrap().contains("lifecycle"));
-        assert!(lacks(&case("m/f32/generate?window=4"), true).is_some());
-        assert_eq!(lacks(&case("m/f32/generate?window=4"), false), None);
-        assert_eq!(lacks(&case("m/f32/sparse"), true), None);
+        let [llama, dream] =
+            ["gen-llama", "gen-dream"].map(|name| model_file::GenerateSpec::preset(name).unwrap().hparams());
+        let mask = dream.mask_token.unwrap();
+        let plain = inputs(&[5, 9], 2, 3);
+        assert!(lacks(&case("m/f32/lifecycle"), &llama, &plain).unwrap().contains("lifecycle"));
+        assert!(lacks(&case("m/f32/generate?window=4"), &dream, &plain).is_some());
+        assert_eq!(lacks(&case("m/f32/generate?window=4"), &llama, &plain), None);
+        assert_eq!(lacks(&case("m/f32/sparse"), &dream, &plain), None);
+        let masked = inputs(&[5, mask], 2, 3);
+        assert!(lacks(&case("m/f32/sparse"), &dream, &masked).is_some());
+        assert_eq!(lacks(&case("m/f32/full"), &dream, &masked), None);
     }
 }
