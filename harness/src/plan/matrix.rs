@@ -63,10 +63,13 @@ impl Preset {
             rows.push(row(model, &[FullCache, Sparse, Generate], plain()));
             rows.push(row(&format!("{model}:q4_k_m"), &[FullCache, Sparse, Generate], plain()));
         }
-        for model in ["gen-qwen2-8l", "gen-llama-8l"] {
-            let modes = [Prefill, Decode, Batch, Profile, Generate, Speculative, Lifecycle];
-            rows.push(row(model, &modes, plain()));
+        for model in ["gen-qwen2", "gen-llama"] {
+            rows.push(row(model, &[Batch, Generate, Speculative, Lifecycle], plain()));
+            let modes = [Prefill, Decode, Batch, Generate, Speculative, Lifecycle];
             rows.push(row(&format!("{model}:q4_k_m"), &modes, plain()));
+            // Layers to leave out take more than two; these models are too narrow for blocks of 256.
+            rows.push(row(&format!("{model}-8l"), &[Profile], plain()));
+            rows.push(row(&format!("{model}-8l:q8_0"), &[Profile], plain()));
         }
         let lengths = || LENGTHS.iter().map(|&n| Options { n: Some(n), ..Options::default() }).collect();
         let small =
@@ -146,5 +149,18 @@ mod tests {
             assert!(rows.iter().any(|row| row.model == format!("gen-llama:{ty}") && row.options.len() == 11));
         }
         assert!(rows.len() > Preset::Quick.rows().len());
+        for mode in Mode::ALL {
+            assert!(rows.iter().any(|row| row.modes.contains(mode)), "{mode}");
+        }
+    }
+
+    #[test]
+    fn every_model_of_a_preset_exists_in_the_type_asked_for() {
+        let work = tempfile::tempdir().unwrap();
+        for row in Preset::Full.rows() {
+            let model =
+                super::super::models::resolve(&row.model, work.path()).unwrap_or_else(|e| panic!("{e}"));
+            assert!(row.modes.iter().all(|&mode| has_mode(&model, mode)), "{}", row.model);
+        }
     }
 }
