@@ -1,6 +1,6 @@
 //! The autoregressive modes. Every arm reads the same tokens: where a mode chooses them, those of the reference.
 
-use super::execute::{Tokens, int, layers, open, rows, signed, unsigned};
+use super::exchange::{Tokens, int, layers, open, rows, signed, unsigned};
 use super::protocol::{Failure, FailureKind, JobCell};
 use crate::capture::{CaptureReader, CaptureWriter, Check, CheckBound, LayerProfile};
 use crate::compare::Nmse;

@@ -4,12 +4,12 @@ use super::causal::Bench;
 use super::child::describe;
 use super::masked::{self, Findings};
 use super::protocol::{Failure, FailureKind, JobCell, RunJob};
-use crate::capture::{CaptureMeta, CaptureReader, CaptureWriter, SCHEMA};
+use crate::capture::{CaptureMeta, CaptureWriter, SCHEMA};
 use crate::plan::{Attention, KvType, Mode, Options};
 use ggml_sys::Ggml;
+use model_file::Model;
 use model_file::tokenizer::Tokenizer;
-use model_file::{HyperParams, Model};
-use runtime::{DeviceRequest, LayerKv, Logits, Session};
+use runtime::{DeviceRequest, Session};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -175,48 +175,6 @@ fn session_options(options: &Options, threads: usize) -> runtime::Options {
         window: options.causal.window.map(|n| n as usize),
         avoid_set_rows: false,
     }
-}
-
-/// The tokens that were generated, where a mode generates.
-pub(super) type Tokens = Result<Option<Vec<u32>>, Failure>;
-
-pub(super) fn open(path: &std::path::Path) -> Result<CaptureReader, Failure> {
-    CaptureReader::open(path)
-        .map_err(|error| Failure { kind: FailureKind::Input, message: format!("the reference: {error}") })
-}
-
-pub(super) fn rows(writer: &mut CaptureWriter, logits: &Logits, first: usize, step: usize) {
-    for i in 0..logits.rows() {
-        writer.row(int(first + i), int(step), logits.row(i));
-    }
-}
-
-pub(super) fn layers(writer: &mut CaptureWriter, h: &HyperParams, kv: &[LayerKv]) {
-    for layer in kv {
-        let shape = [layer.k.len() / (h.n_head_kv * h.head_dim), h.n_head_kv, h.head_dim];
-        writer.layer(&layer.k, shape, &layer.v, shape);
-    }
-}
-
-pub(super) fn int(n: usize) -> i32 {
-    i32::try_from(n).expect("positions and steps fit 31 bits")
-}
-
-pub(super) fn signed(tokens: &[u32]) -> Vec<i32> {
-    tokens.iter().map(|&t| i32::try_from(t).expect("token ids fit 31 bits")).collect()
-}
-
-pub(super) fn unsigned(path: &std::path::Path, values: &[i32]) -> Result<Vec<u32>, Failure> {
-    let convert = |&v: &i32| {
-        u32::try_from(v).map_err(|_| Failure {
-            kind: FailureKind::Input,
-            message: format!(
-                "the reference {} holds the negative token, step or position {v}",
-                path.display()
-            ),
-        })
-    };
-    values.iter().map(convert).collect()
 }
 
 /// The environment switches that change what backends do.

@@ -3,7 +3,7 @@
 //! Generations are computed along the reference's own trajectory, so that one flipped near-tie does not spoil every
 //! later step, and once more free running. Where the cache is used, the device is also held against itself without it.
 
-use super::execute::{Tokens, int, layers, open, rows, signed, unsigned};
+use super::exchange::{Tokens, int, layers, open, rows, signed, unsigned};
 use super::protocol::{Failure, FailureKind, Fault, JobCell};
 use crate::capture::{CaptureWriter, Check, CheckBound, Traffic, Unmask};
 use crate::compare::Nmse;

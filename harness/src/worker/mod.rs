@@ -11,6 +11,7 @@
 mod causal;
 pub mod child;
 pub mod dispatch;
+mod exchange;
 mod execute;
 mod masked;
 mod oracle;

@@ -9,7 +9,7 @@
 //! everything else stays F64: storing in four bits alone puts logits 4e-2 from those of an F64 cache, beyond every
 //! limit, and says nothing about an arm.
 
-use super::execute::{int, open, signed, unsigned};
+use super::exchange::{int, open, signed, unsigned};
 use super::protocol::{Failure, FailureKind, JobCell};
 use crate::capture::{
     BuildInfo, Cache, CaptureMeta, CaptureReader, CaptureWriter, DeviceInfo, DeviceKind, KvSet, ORACLE,
