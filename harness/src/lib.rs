@@ -6,6 +6,7 @@ pub mod capture;
 pub mod cli;
 pub mod compare;
 pub mod figure;
+pub mod keep;
 pub mod named;
 pub mod pipeline;
 pub mod plan;

@@ -1,9 +1,11 @@
 //! One run, from the plan to the report: workers compute captures, the reference first, then the oracle along the
 //! reference's trajectory and the devices, then the captures are compared, judged and attributed.
 
+use crate::atomic;
 use crate::builds::{self, Manifest};
 use crate::capture::{BuildFile, BuildInfo, CaptureReader, DeviceInfo, ModelInfo, ORACLE};
 use crate::compare::{CompareError, compare};
+use crate::keep::{Identity, JournalError, Keep, Ledger, Parts, StoreError, trajectory};
 use crate::plan::inputs::{Inputs, Wishes, inputs};
 use crate::plan::models::{ModelError, ResolvedModel};
 use crate::plan::{Case, CellId, DeviceSelector, Mode};
@@ -44,6 +46,15 @@ pub enum RunError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// There is no space for a capture.
+    #[error("no space is left: {0}")]
+    Storage(String),
+    /// The journal cannot be used.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// A capture cannot be taken from the store.
+    #[error(transparent)]
+    Store(#[from] StoreError),
 }
 
 impl RunError {
@@ -51,8 +62,20 @@ impl RunError {
     #[must_use]
     pub fn exit_code(&self) -> ExitCode {
         match self {
-            Self::Usage(_) | Self::Model(_) | Self::Tolerance(_) | Self::Io { .. } => ExitCode::Usage,
-            Self::Build(_) | Self::Environment(_) => ExitCode::Environment,
+            Self::Io { source, .. }
+            | Self::Journal(JournalError::Io { source, .. })
+            | Self::Store(StoreError { source, .. })
+                if atomic::is_storage_full(source) =>
+            {
+                ExitCode::Environment
+            }
+            Self::Usage(_)
+            | Self::Model(_)
+            | Self::Tolerance(_)
+            | Self::Io { .. }
+            | Self::Journal(_)
+            | Self::Store(_) => ExitCode::Usage,
+            Self::Build(_) | Self::Environment(_) | Self::Storage(_) => ExitCode::Environment,
         }
     }
 }
@@ -61,6 +84,7 @@ impl From<Failure> for RunError {
     fn from(failure: Failure) -> Self {
         match failure.kind {
             FailureKind::Input => Self::Usage(failure.message),
+            FailureKind::Storage => Self::Storage(failure.message),
             _ => Self::Environment(failure.message),
         }
     }
@@ -235,7 +259,7 @@ pub struct Folders {
     pub captures: PathBuf,
 }
 
-/// Runs all cells of `plan`.
+/// Runs all cells of `plan`, all anew.
 ///
 /// # Errors
 /// When the run cannot begin. What happens to a cell is in the report.
@@ -244,38 +268,60 @@ pub fn run(
     workplace: &Workplace,
     folders: &Folders,
     header: Run,
+    progress: impl FnMut(Progress<'_>),
+) -> Result<Report, RunError> {
+    run_keeping(plan, workplace, folders, &mut Keep::default(), header, progress)
+}
+
+/// Runs all cells of `plan` that the journal does not hold; references and oracles are taken from the store where it
+/// has them.
+///
+/// # Errors
+/// When the run cannot begin, or cannot go on because the disk is full. What happens to a cell is in the report.
+pub fn run_keeping(
+    plan: &Plan,
+    workplace: &Workplace,
+    folders: &Folders,
+    keep: &mut Keep,
+    header: Run,
     mut progress: impl FnMut(Progress<'_>),
 ) -> Result<Report, RunError> {
     let started = Instant::now();
-    let mut ended: BTreeMap<CellId, Ended> = BTreeMap::new();
+    let mut ledger = Ledger::open(plan, folders, keep);
     // What nothing is imposed on comes first, then in the order of the builds, so that each reference is there
     // before the cells that follow its trajectory.
     for (free, build) in [true, false].into_iter().flat_map(|free| plan.builds.iter().map(move |b| (free, b)))
     {
-        let mut arm = Arm { plan, build, workplace, folders, progress: &mut progress };
         let wanted: BTreeSet<CellId> = plan
             .cells
             .iter()
             .flat_map(|id| [plan.reference_of(id), id.clone()])
             .filter(|id| id.build == build.info.name && plan.is_free(id) == free)
-            .filter(|id| !ended.contains_key(id))
+            .filter(|id| !ledger.ended.contains_key(id))
             .collect();
         let devices: BTreeSet<&DeviceSelector> = wanted.iter().map(|id| &id.device).collect();
         for device in devices {
             // With nothing to compare with, a device need not run.
-            let follows = |id: &&CellId| free || ended.get(&plan.reference_of(id)) == Some(&Ended::Captured);
+            let follows = |id: &&CellId| free || ledger.captured(&plan.reference_of(id));
             let mine: Vec<CellId> =
                 wanted.iter().filter(|id| id.device == *device).filter(follows).cloned().collect();
-            let these = arm.compute(device, &mine)?;
-            ended.extend(these);
+            let mine = ledger.stored(mine, |id| plan.reference_key(build, id), &mut progress)?;
+            let mut tell = |told: Progress<'_>| ledger.tell(told, &mut progress);
+            Arm { plan, build, workplace, folders, progress: &mut tell }.compute(device, &mine)?;
+            ledger.put(&mine, |id| plan.reference_key(build, id), &mut progress)?;
         }
         if free && build.info.name == last_build(plan) {
-            let these = compute_oracle(plan, workplace, folders, &ended, &mut progress)?;
-            ended.extend(these);
+            let cells = plan.oracle_cells().into_iter().filter(|id| !ledger.ended.contains_key(id));
+            let cells = cells.filter(|id| ledger.captured(&plan.oracle_root(id))).collect();
+            let cells = ledger.stored(cells, |id| plan.oracle_key(folders, id), &mut progress)?;
+            let mut tell = |told: Progress<'_>| ledger.tell(told, &mut progress);
+            compute_oracle(plan, workplace, folders, &cells, &mut tell)?;
+            ledger.put(&cells, |id| plan.oracle_key(folders, id), &mut progress)?;
         }
     }
+    let (ended, work) = ledger.finish()?;
     let cells = plan.cells.iter().map(|id| cell(plan, folders, id, &ended)).collect::<Result<_, _>>()?;
-    let run = Run { seconds: started.elapsed().as_secs_f64(), ..header };
+    let run = Run { seconds: started.elapsed().as_secs_f64(), work, ..header };
     Ok(Report::new(run, environment(plan), &plan.cells, cells))
 }
 
@@ -286,6 +332,63 @@ impl Plan {
         let all: BTreeSet<CellId> =
             self.cells.iter().flat_map(|id| [self.reference_of(id), id.clone()]).collect();
         all.len() + self.oracle_cells().len()
+    }
+
+    /// What makes this run the one that was interrupted; `program` is the digest of this program.
+    #[must_use]
+    pub fn identity(&self, program: &str) -> Identity {
+        let libraries = self.builds.iter().flat_map(|build| {
+            let name = &build.info.name;
+            build.info.files.iter().map(move |file| (format!("{name}/{}", file.name), file.sha256.clone()))
+        });
+        let models = self.models.iter();
+        let wishes = &self.wishes;
+        let settings = [
+            ("threads", self.threads.to_string()),
+            ("oracle", format!("{:?}", self.oracle)),
+            ("prompt", format!("{:?}", wishes.prompt)),
+            ("generate", format!("{:?}", wishes.generate)),
+            ("steps", format!("{:?}", wishes.steps)),
+            ("draft", format!("{:?}", wishes.draft)),
+            ("environment", format!("{:?}", worker::switches())),
+        ];
+        Identity {
+            version: format!("{} {}", env!("CARGO_PKG_VERSION"), &program[..program.len().min(16)]),
+            cells: self.cells.clone(),
+            models: models.map(|m| (format!("{}/{}", m.name, m.weights), m.sha256.clone())).collect(),
+            libraries: libraries.collect(),
+            settings: settings.map(|(name, value)| (name.to_owned(), value)).into(),
+        }
+    }
+
+    /// What the capture of a reference depends on; `None` for a device under test, and where the inputs are not told
+    /// by their hashes.
+    fn reference_key(&self, build: &Build, id: &CellId) -> Option<Parts> {
+        if !self.is_free(id) || self.cells.contains(id) || self.planted.reference.is_some() {
+            return None;
+        }
+        let model = model_of(self, &id.case).ok()?;
+        let inputs = inputs(model, &id.case, &self.wishes).ok().filter(|inputs| inputs.draft.is_none())?;
+        let mut environment = worker::switches();
+        environment.extend(build.environment.clone());
+        let machine = (build.device(&id.device), &build.info.files, self.threads, environment);
+        Some(Parts::new(&("reference", &id.case, &model.sha256, inputs, machine)))
+    }
+
+    /// What the capture of an oracle depends on: its trajectory, and no build or machine.
+    fn oracle_key(&self, folders: &Folders, id: &CellId) -> Option<Parts> {
+        if self.planted.oracle.is_some() {
+            return None;
+        }
+        let model = model_of(self, &id.case).ok()?;
+        let inputs = inputs(model, &id.case, &self.wishes).ok()?;
+        let trajectory = trajectory(&capture_path(folders, &self.oracle_root(id))).ok()?;
+        Some(Parts::new(&("oracle", &id.case, &model.sha256, inputs, trajectory)))
+    }
+
+    /// The cell whose trajectory the oracle's cell `id` follows.
+    fn oracle_root(&self, id: &CellId) -> CellId {
+        self.root_of(&CellId { device: DeviceSelector::cpu(), ..id.clone() })
     }
 
     /// The oracle's cells, one for each case and trajectory.
@@ -360,7 +463,7 @@ pub fn capture_path(folders: &Folders, id: &CellId) -> PathBuf {
 }
 
 /// One build of a run, while its workers run.
-struct Arm<'a, P> {
+struct Arm<'a, P: FnMut(Progress<'_>)> {
     plan: &'a Plan,
     build: &'a Build,
     workplace: &'a Workplace,
@@ -370,13 +473,9 @@ struct Arm<'a, P> {
 
 impl<P: FnMut(Progress<'_>)> Arm<'_, P> {
     /// Computes the captures of `cells` on `device`, each along the trajectory of its reference.
-    fn compute(
-        &mut self,
-        device: &DeviceSelector,
-        cells: &[CellId],
-    ) -> Result<BTreeMap<CellId, Ended>, RunError> {
+    fn compute(&mut self, device: &DeviceSelector, cells: &[CellId]) -> Result<(), RunError> {
         if cells.is_empty() {
-            return Ok(BTreeMap::new());
+            return Ok(());
         }
         let mut job_cells = Vec::new();
         for id in cells {
@@ -399,7 +498,8 @@ impl<P: FnMut(Progress<'_>)> Arm<'_, P> {
             threads: self.plan.threads,
             cells: job_cells,
         };
-        Ok(worker::run(self.workplace, &job, &self.build.environment, &mut *self.progress)?)
+        worker::run(self.workplace, &job, &self.build.environment, &mut *self.progress)?;
+        Ok(())
     }
 }
 
@@ -432,23 +532,20 @@ fn last_build(plan: &Plan) -> &str {
     plan.builds.last().map_or("", |build| &build.info.name)
 }
 
-/// Computes the oracle's captures of the trajectories that are there.
+/// Computes the oracle's captures of `ids`, whose trajectories are there.
 fn compute_oracle(
     plan: &Plan,
     workplace: &Workplace,
     folders: &Folders,
-    ended: &BTreeMap<CellId, Ended>,
+    ids: &[CellId],
     progress: impl FnMut(Progress<'_>),
-) -> Result<BTreeMap<CellId, Ended>, RunError> {
-    let mut cells = Vec::new();
-    for id in plan.oracle_cells() {
-        let root = plan.root_of(&CellId { device: DeviceSelector::cpu(), ..id.clone() });
-        if ended.get(&root) == Some(&Ended::Captured) {
-            cells.push(job_cell(plan, folders, &id, Some(&root), plan.planted.oracle.as_ref())?);
-        }
-    }
+) -> Result<(), RunError> {
+    let planted = plan.planted.oracle.as_ref();
+    let cell = |id: &CellId| job_cell(plan, folders, id, Some(&plan.oracle_root(id)), planted);
+    let mut cells: Vec<JobCell> = ids.iter().map(cell).collect::<Result<_, _>>()?;
     cells.sort_by(|a, b| a.path.cmp(&b.path));
-    Ok(worker::compute(workplace, &cells, progress)?)
+    worker::compute(workplace, &cells, progress)?;
+    Ok(())
 }
 
 /// Tokens times parameters of all passes that a case asks of the oracle.
@@ -599,7 +696,7 @@ fn verdict(ended: &Ended, who: &str) -> Verdict {
             let status = match failure.kind {
                 FailureKind::Unsupported => Status::Unsupported,
                 FailureKind::OutOfMemory => Status::OutOfMemory,
-                FailureKind::Fault | FailureKind::Environment => Status::Crashed,
+                FailureKind::Fault | FailureKind::Environment | FailureKind::Storage => Status::Crashed,
                 FailureKind::Input => Status::Missing,
             };
             (status, failure.message.clone())

@@ -128,6 +128,17 @@ impl CaptureReader {
         &self.file.path
     }
 
+    /// Name, type and shape of every tensor, a line each, in the order of the names.
+    pub fn outline(&self) -> String {
+        let mut names = self.file.names();
+        names.sort();
+        let line = |name: &String| {
+            let info = self.file.info(name).ok()?;
+            Some(format!("{name} {:?} {:?}\n", info.dtype, info.shape))
+        };
+        names.iter().filter_map(line).collect()
+    }
+
     /// Its metadata.
     pub fn meta(&self) -> &CaptureMeta {
         &self.meta

@@ -4,7 +4,7 @@ use super::meta::SCHEMA;
 use super::reader::{META_KEY, SCHEMA_KEY};
 use super::{Cache, CaptureError, CaptureMeta, Float, KvSet, LayerProfile, Unmask};
 use crate::atomic;
-use safetensors::{Dtype, View};
+use safetensors::{Dtype, SafeTensorError, View};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::Path;
@@ -118,7 +118,11 @@ impl CaptureWriter {
         tensors.push(("step".to_owned(), Tensor::integers(&self.step)));
         tensors.push(("tokens".to_owned(), Tensor::integers(&self.tokens)));
         atomic::write_with(path, |partial| {
-            safetensors::serialize_to_file(tensors, Some(metadata), partial).map_err(std::io::Error::other)
+            safetensors::serialize_to_file(tensors, Some(metadata), partial).map_err(|error| match error {
+                // A full disk must still look like one.
+                SafeTensorError::IoError(error) => error,
+                other => std::io::Error::other(other),
+            })
         })
         .map_err(|source| CaptureError::io(path, source))
     }

@@ -1,5 +1,6 @@
 //! The command line: one file a subcommand.
 
+mod cache;
 mod devices;
 mod ggml;
 mod model;
@@ -32,6 +33,9 @@ enum Command {
     /// Get and list ggml builds
     #[command(subcommand)]
     Ggml(ggml::Command),
+    /// Look at the store of captures and make it smaller
+    #[command(subcommand)]
+    Cache(cache::Command),
     /// Run cells for a parent process
     #[command(hide = true)]
     Worker,
@@ -61,6 +65,16 @@ impl From<crate::builds::BuildError> for Failed {
     }
 }
 
+/// The arguments of a `run` that was started before.
+fn run_arguments(words: &[String]) -> Result<run::Args, Failed> {
+    let words = std::iter::once("ggml-parity").chain(words.iter().map(String::as_str));
+    match Cli::try_parse_from(words) {
+        Ok(Cli { command: Command::Run(args) }) => Ok(*args),
+        Ok(_) => Err(Failed::new(ExitCode::Usage, "the journal is not of a run")),
+        Err(error) => Err(Failed::new(ExitCode::Usage, format!("the arguments in the journal: {error}"))),
+    }
+}
+
 /// Workers are this binary; their standard error goes to `folder`.
 fn workplace(folder: &Path, time_limit: Duration) -> Result<Workplace, Failed> {
     let binary = std::env::current_exe().map_err(|error| {
@@ -82,6 +96,7 @@ pub fn main() -> std::process::ExitCode {
         Command::Devices(args) => devices::main(&args),
         Command::Model(command) => model::main(&command),
         Command::Ggml(command) => ggml::main(&command),
+        Command::Cache(command) => cache::main(&command),
         Command::Worker => Ok(crate::worker::child::main()),
     };
     match result {

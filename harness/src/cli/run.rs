@@ -1,6 +1,7 @@
 //! `ggml-parity run`: plan, run, compare, judge, report.
 
 use super::Failed;
+use crate::keep::{CaptureStore, Head, Journal, Keep, executable_digest};
 use crate::pipeline::{self, Build, Folders, OracleUse, Plan, PlantedFiles, RunError};
 use crate::plan::inputs::Wishes;
 use crate::plan::matrix::{self, Preset, Row};
@@ -9,6 +10,7 @@ use crate::plan::{Case, CellId, DeviceSelector, Mode, Options};
 use crate::report::{self, Run};
 use crate::verdict::{ExitCode, Tolerances};
 use crate::worker::{Ended, Progress, Workplace};
+use bytesize::ByteSize;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -28,7 +30,9 @@ Examples:
   ggml-parity run --model gen-llama --device CPU
       the plain CPU, which is the reference of all others, against the f64 oracle
   ggml-parity run --cell 'gen-qwen2/f32/decode@npm-3.21.1:Vulkan0'
-      one cell by its id, as reports name it";
+      one cell by its id, as reports name it
+  ggml-parity run --resume reports/2026-11-29T101500Z-4711
+      a run that was interrupted goes on: what was computed counts";
 
 /// Arguments of `run`.
 #[derive(Debug, clap::Args)]
@@ -86,45 +90,163 @@ pub(super) struct Args {
     /// Keep the captures beside the report
     #[arg(long)]
     keep_captures: bool,
+    /// Go on with the interrupted run in this folder, with the arguments that it was started with
+    #[arg(long, value_name = "DIR", exclusive = true)]
+    resume: Option<PathBuf>,
+    /// Compute references and oracles anew, and store none for the next run
+    #[arg(long)]
+    no_cache: bool,
+    /// Bytes that the store of captures may hold (`ggml-parity cache list`)
+    /// [default: 4 GiB, or GGML_PARITY_CACHE_LIMIT]
+    #[arg(long, value_name = "SIZE")]
+    cache_limit: Option<ByteSize>,
     /// Print the canvas of masked generations after every step
     #[arg(long)]
     show_steps: bool,
 }
 
 pub(super) fn main(args: &Args) -> Result<ExitCode, Failed> {
-    let started = SystemTime::now();
-    let stamp = humantime::format_rfc3339_seconds(started).to_string();
+    let Some(folder) = &args.resume else { return go(args, None) };
+    let folder =
+        std::path::absolute(folder).map_err(|source| RunError::Io { path: folder.clone(), source })?;
+    let journal = Journal::resume(&folder).map_err(RunError::from)?;
+    let head = journal.head();
+    let at = |source| RunError::Io { path: head.folder.clone(), source };
+    std::env::set_current_dir(&head.folder).map_err(at)?;
+    let mut again = super::run_arguments(&head.arguments)?;
+    again.out = Some(folder);
+    go(&again, Some(journal))
+}
+
+/// Runs what `args` say, or goes on with it where there is a journal.
+fn go(args: &Args, journal: Option<Journal>) -> Result<ExitCode, Failed> {
+    let now = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+    let head = journal.as_ref().map(Journal::head);
+    let stamp = head.map_or(now, |head| head.started.clone());
+    let arguments = head.map_or_else(|| std::env::args().skip(1).collect(), |head| head.arguments.clone());
     let name = args.out.as_ref().and_then(|out| out.file_name()).map_or_else(
         || format!("{}-{}", stamp.replace(':', ""), std::process::id()),
         |name| name.to_string_lossy().into_owned(),
     );
     let out = args.out.clone().unwrap_or_else(|| Path::new("reports").join(&name));
-    std::fs::create_dir_all(&out).map_err(|source| RunError::Io { path: out.clone(), source })?;
-    let work = tempfile::tempdir().map_err(|source| RunError::Io { path: std::env::temp_dir(), source })?;
-    let captures = if args.keep_captures { out.join("captures") } else { work.path().join("captures") };
-    std::fs::create_dir_all(&captures).map_err(|source| RunError::Io { path: captures.clone(), source })?;
-    let workplace = super::workplace(work.path(), Duration::from_secs(args.timeout))?;
+    let home = Home::open(&out)?;
+    let workplace = super::workplace(&home.work, Duration::from_secs(args.timeout))?;
 
-    let plan = plan(args, &workplace, work.path())?;
-    let command = std::env::args().collect::<Vec<_>>();
+    let plan = match plan(args, &workplace, &home.work) {
+        Ok(plan) => plan,
+        Err(error) => {
+            home.leave();
+            return Err(error.into());
+        }
+    };
+    let program = executable_digest().map_err(|error| {
+        Failed::new(ExitCode::Environment, format!("this binary cannot be read: {error}"))
+    })?;
+    let identity = plan.identity(&program);
+    let journal = match journal {
+        Some(journal) => journal.check(&identity).map(|()| journal),
+        None => {
+            let folder = std::env::current_dir().unwrap_or_default();
+            Journal::begin(&out, Head::new(stamp.clone(), arguments.clone(), folder, identity))
+        }
+    };
+    let journal = journal.map_err(RunError::from)?;
+    let store = match args.no_cache {
+        true => None,
+        false => {
+            Some(CaptureStore::new(super::cache::folder()?, super::cache::limit(args.cache_limit)?, program))
+        }
+    };
+    let mut keep = Keep { journal: Some(journal), store };
+    let words = [&["ggml-parity".to_owned()], arguments.as_slice()].concat();
     let header = Run {
         name,
         started: stamp,
-        seconds: 0.0,
-        command: shlex::try_join(command.iter().map(String::as_str)).unwrap_or_else(|_| command.join(" ")),
+        command: shlex::try_join(words.iter().map(String::as_str)).unwrap_or_else(|_| words.join(" ")),
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        ..Run::default()
     };
+    let go_on = format!("to go on: ggml-parity run --resume {}", quoted(&out));
+    let told = go_on.clone();
+    // Without the handler the run would end all the same, only with less to say.
+    let _ = ctrlc::set_handler(move || {
+        eprintln!("\ninterrupted; what was computed is kept; {told}");
+        std::process::exit(INTERRUPTED);
+    });
     let mut teller = Teller::new(&plan);
-    let folders = Folders { captures };
-    let report = pipeline::run(&plan, &workplace, &folders, header, |p| teller.tell(&p))?;
+    let folders = Folders { captures: home.captures.clone() };
+    let hint = |error: Failed| {
+        let message = format!("{}\nwhat was computed is kept; {go_on}", error.message);
+        Failed { message, ..error }
+    };
+    let report = pipeline::run_keeping(&plan, &workplace, &folders, &mut keep, header, |p| teller.tell(&p))
+        .map_err(|error| hint(error.into()))?;
     teller.finish();
     if args.show_steps {
         print!("{}", super::show_steps::render(&plan, &folders));
     }
-    report::write(&out, &report).map_err(|error| Failed::new(ExitCode::Usage, error))?;
+    report::write(&out, &report).map_err(|error| hint(Failed::new(ExitCode::Usage, error)))?;
+    if let Some(journal) = keep.journal {
+        journal.close().map_err(RunError::from)?;
+    }
+    home.close(args.keep_captures)?;
     print!("{}", report::console::render(&report, std::io::stdout().is_terminal()));
     println!("report: {}", out.join("summary.md").display());
     Ok(report.exit_code())
+}
+
+/// What shells report of a program that ended on an interrupt.
+const INTERRUPTED: i32 = 130;
+
+fn quoted(path: &Path) -> String {
+    let path = path.to_string_lossy();
+    shlex::try_quote(&path).map_or_else(|_| path.clone().into_owned(), |quoted| quoted.into_owned())
+}
+
+/// The folder of a run while it runs.
+struct Home {
+    out: PathBuf,
+    /// Captures.
+    captures: PathBuf,
+    /// Generated models, and what workers print.
+    work: PathBuf,
+    /// Whether it was made for this run.
+    made: bool,
+}
+
+impl Home {
+    fn open(out: &Path) -> Result<Self, RunError> {
+        let home = Self {
+            out: out.to_owned(),
+            captures: out.join("captures"),
+            work: out.join("work"),
+            made: !out.exists(),
+        };
+        for folder in [&home.captures, &home.work] {
+            let at = |source| RunError::Io { path: folder.clone(), source };
+            std::fs::create_dir_all(folder).map_err(at)?;
+        }
+        Ok(home)
+    }
+
+    /// Leaves no empty folders of a run that did not begin.
+    fn leave(self) {
+        if self.made {
+            let _ = std::fs::remove_dir_all(&self.out);
+        } else {
+            let _ = std::fs::remove_dir_all(&self.work);
+        }
+    }
+
+    /// Removes what only the run needed.
+    fn close(self, keep_captures: bool) -> Result<(), RunError> {
+        let captures = (!keep_captures).then_some(&self.captures);
+        for folder in captures.into_iter().chain([&self.work]) {
+            let at = |source| RunError::Io { path: folder.clone(), source };
+            std::fs::remove_dir_all(folder).map_err(at)?;
+        }
+        Ok(())
+    }
 }
 
 fn plan(args: &Args, workplace: &Workplace, work: &Path) -> Result<Plan, RunError> {
@@ -333,6 +455,10 @@ impl Teller {
                     None => eprintln!("[{:>3}/{}] {id} {word}", self.done, self.total),
                 }
             }
+            Progress::Warning(text) => match &self.bar {
+                Some(bar) => bar.suspend(|| eprintln!("warning: {text}")),
+                None => eprintln!("warning: {text}"),
+            },
         }
     }
 

@@ -8,7 +8,7 @@ pub mod markdown;
 mod model;
 
 pub use crate::verdict::{Arm, Attribution};
-pub use model::{Cell, Environment, Report, ReportError, Run, SCHEMA};
+pub use model::{Captures, Cell, Environment, Report, ReportError, Run, SCHEMA, Work};
 
 use crate::atomic;
 use std::io;

@@ -56,6 +56,29 @@ pub struct Run {
     pub command: String,
     /// The version of ggml-parity.
     pub version: String,
+    /// How many captures were computed, and how many taken from the store.
+    #[serde(default)]
+    pub work: Work,
+}
+
+/// How many captures were computed, and how many taken from the store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Work {
+    /// By workers of this run.
+    pub computed: Captures,
+    /// Taken from the store of captures.
+    pub stored: Captures,
+}
+
+/// Captures by arm.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Captures {
+    /// Of references that are not under test themselves.
+    pub reference: u64,
+    /// Of the oracle.
+    pub oracle: u64,
+    /// Of devices under test.
+    pub device: u64,
 }
 
 /// Where a run ran.

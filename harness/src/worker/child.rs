@@ -47,7 +47,7 @@ pub fn main() -> ExitCode {
                 FailureKind::Environment => ExitCode::Environment,
                 FailureKind::Input => ExitCode::Usage,
                 FailureKind::Unsupported => ExitCode::Incomplete,
-                FailureKind::OutOfMemory | FailureKind::Fault => ExitCode::Worker,
+                FailureKind::OutOfMemory | FailureKind::Fault | FailureKind::Storage => ExitCode::Worker,
             };
             say(&Event::Fatal(failure));
             code

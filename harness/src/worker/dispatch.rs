@@ -2,6 +2,7 @@
 
 use super::protocol::{Event, Failure, FailureKind, Job, JobCell, RunJob};
 use crate::plan::CellId;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -21,7 +22,8 @@ pub struct Workplace {
 }
 
 /// How a cell ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Ended {
     /// Its capture is written.
     Captured,
@@ -40,6 +42,8 @@ pub enum Progress<'a> {
     Started(&'a CellId),
     /// A cell has ended.
     Ended(&'a CellId, &'a Ended),
+    /// Something that costs time and changes no result.
+    Warning(&'a str),
 }
 
 /// What is said of a worker that somebody else ended: an out-of-memory killer would do it again.
@@ -102,6 +106,8 @@ fn follow(
                         current = None;
                         end(&mut ended, &mut progress, id, Ended::Captured);
                     }
+                    // The next cell would find no more space.
+                    Event::Failed(_, failure) if failure.kind == FailureKind::Storage => return Err(failure),
                     Event::Failed(id, failure) => {
                         current = None;
                         end(&mut ended, &mut progress, id, Ended::Failed(failure));

@@ -109,9 +109,7 @@ pub(super) fn execute(
         notes: ggml.cpu_variant().map(|variant| format!("CPU variant {variant}")).into_iter().collect(),
         checks,
     };
-    writer
-        .write(&cell.capture, &meta)
-        .map_err(|error| Failure { kind: FailureKind::Fault, message: error.to_string() })
+    Ok(writer.write(&cell.capture, &meta)?)
 }
 
 fn load(

@@ -77,9 +77,7 @@ pub(super) fn execute(cell: &JobCell, loaded: &mut Option<Loaded>) -> Result<(),
     }
     let timings = [("load", *load_seconds), ("compute", started.elapsed().as_secs_f64())];
     let meta = meta(cell, timings.map(|(name, seconds)| (name.to_owned(), seconds)).into());
-    writer
-        .write(&cell.capture, &meta)
-        .map_err(|error| Failure { kind: FailureKind::Fault, message: error.to_string() })
+    Ok(writer.write(&cell.capture, &meta)?)
 }
 
 /// One pass over the tokens that the reference's cache holds, with the rows that the reference has.

@@ -1,6 +1,6 @@
 //! What parent and worker say to each other.
 
-use crate::capture::{BuildInfo, DeviceInfo, ModelInfo};
+use crate::capture::{BuildInfo, CaptureError, DeviceInfo, ModelInfo};
 use crate::named::named_enum;
 use crate::plan::CellId;
 use crate::plan::DeviceSelector;
@@ -104,6 +104,8 @@ named_enum! {
         OutOfMemory = "out-of-memory",
         /// ggml reported a fault.
         Fault = "fault",
+        /// A capture cannot be written for want of space.
+        Storage = "storage",
     }
 }
 
@@ -150,6 +152,13 @@ pub struct ProbedFile {
     pub part: String,
     /// Why it was not loaded.
     pub skipped: Option<String>,
+}
+
+impl From<CaptureError> for Failure {
+    fn from(error: CaptureError) -> Self {
+        let kind = if error.is_storage_full() { FailureKind::Storage } else { FailureKind::Fault };
+        Self { kind, message: error.to_string() }
+    }
 }
 
 impl From<&runtime::Error> for Failure {
