@@ -40,8 +40,10 @@ impl<'a> Bench<'a> {
             (model.name.as_str(), model.weights.as_str())
                 == (id.case.model.as_str(), id.case.weights.as_str())
         });
-        let rope = model.and_then(|model| Rope::of(&model.model.hparams)).ok_or_else(|| {
-            RunError::Usage(format!("cell {id}: no model of the plan, or one whose RoPE has factors"))
+        let rope = model.and_then(|model| Rope::of(&model.model)).ok_or_else(|| {
+            RunError::Usage(format!(
+                "cell {id}: no model of the plan, or one whose RoPE factors cannot be read"
+            ))
         })?;
         let scratch = Folders { captures: scratch.to_owned() };
         Ok(Self { plan, id, reference, oracle, arms, rope, scratch })

@@ -269,7 +269,7 @@ mod tests {
             without: None,
         };
         let small = |&kind: &Kind| {
-            let size = (kind != Kind::TopMantissaBit).then_some(0.25);
+            let size = (kind != Kind::TopMantissaBit).then_some(kind.scale().full());
             Smallest { kind, size, words: size.map(|size| kind.words(size)), named: size.is_some() }
         };
         SelfTest {

@@ -5,28 +5,41 @@ use crate::capture::Cache;
 use crate::selftest::SelftestError;
 use crate::selftest::image::{Floats, Image};
 use crate::selftest::place::Place;
-use model_file::{HyperParams, RopeKind};
+use model_file::{HyperParams, Model, RopeKind, TensorType};
 
 /// How a model rotates its keys.
 #[derive(Clone, Debug)]
 pub(crate) struct Rope {
-    base: f64,
-    dim: usize,
+    /// Radians a position, for each pair of elements.
+    frequencies: Vec<f64>,
     kind: RopeKind,
 }
 
 impl Rope {
-    /// That of a model whose frequencies have no factors of their own; `None` for one that has such.
-    pub(crate) fn of(h: &HyperParams) -> Option<Self> {
-        let rope = Self { base: f64::from(h.rope_base), dim: h.rope_dim, kind: h.rope_kind };
-        (!h.has_rope_freqs).then_some(rope)
+    /// Frequencies `base^(-2i/dim)`, each divided by its factor where the model has such.
+    pub(crate) fn new(h: &HyperParams, factors: Option<&[f64]>) -> Self {
+        let (base, dim) = (f64::from(h.rope_base), h.rope_dim as f64);
+        let frequency = |i: usize| base.powf(-2.0 * i as f64 / dim) / factors.map_or(1.0, |f| f[i]);
+        Self { frequencies: (0..h.rope_dim / 2).map(frequency).collect(), kind: h.rope_kind }
+    }
+
+    /// That of a model; `None` where it has factors that are not F32, one for each pair.
+    pub(crate) fn of(model: &Model) -> Option<Self> {
+        let h = &model.hparams;
+        if !h.has_rope_freqs {
+            return Some(Self::new(h, None));
+        }
+        let info = model.file.tensor("rope_freqs.weight").filter(|info| info.ty == TensorType::F32)?;
+        let bytes = model.file.map(info).ok()?.to_vec();
+        let factors: Vec<f64> =
+            bytes.as_chunks().0.iter().map(|bytes| f64::from(f32::from_le_bytes(*bytes))).collect();
+        (factors.len() == h.rope_dim / 2).then(|| Self::new(h, Some(&factors)))
     }
 
     /// Turns one head back by `share` of the angles that it has at `position`.
     pub(super) fn turn_back(&self, head: &mut [f64], position: usize, share: f64) {
-        let half = self.dim / 2;
-        for i in 0..half {
-            let frequency = self.base.powf(-2.0 * i as f64 / self.dim as f64);
+        let half = self.frequencies.len();
+        for (i, frequency) in self.frequencies.iter().enumerate() {
             let (sin, cos) = (-share * position as f64 * frequency).sin_cos();
             let (a, b) = match self.kind {
                 RopeKind::Norm => (2 * i, 2 * i + 1),

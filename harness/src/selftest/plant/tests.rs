@@ -37,14 +37,14 @@ fn anchor(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../golden/anchors").join(name)
 }
 
-fn hparams() -> HyperParams {
-    Model::open(&anchor("qwen2-anchor.gguf")).unwrap().hparams
+fn model(name: &str) -> Model {
+    Model::open(&anchor(&format!("{name}-anchor.gguf"))).unwrap()
 }
 
 /// A rotation of heads of [`Sample::KV`].
 fn rope() -> Rope {
     let width = Sample::KV[2];
-    Rope::of(&HyperParams { rope_dim: width, head_dim: width, ..hparams() }).unwrap()
+    Rope::new(&HyperParams { rope_dim: width, head_dim: width, ..model("qwen2").hparams }, None)
 }
 
 /// The captures with a fault of `size`, and its place.
@@ -209,14 +209,15 @@ fn caches_change_in_the_head_or_the_position_that_is_named() {
 /// model are equal, and before they are not.
 #[test]
 fn keys_of_equal_tokens_are_equal_without_rope() {
-    for name in ["qwen2", "llada"] {
-        let h = Model::open(&anchor(&format!("{name}-anchor.gguf"))).unwrap().hparams;
+    for (name, factors) in [("qwen2", false), ("llada", false), ("dream", false), ("llama", true)] {
+        let model = model(name);
+        assert_eq!(model.hparams.has_rope_freqs, factors, "{name}");
         let path = anchor(&format!("{name}-anchor.f64.safetensors"));
         let mut reader = CaptureReader::open_foreign(&path).unwrap();
         let [positions, heads, width] = reader.kv_shape(Cache::K, 0);
         let mut k = Vec::new();
         reader.kv(Cache::K, 0, 0, positions, &mut k).unwrap();
-        let rope = Rope::of(&h).unwrap();
+        let rope = Rope::of(&model).unwrap();
         let mut turned = k.clone();
         for (position, row) in turned.chunks_exact_mut(heads * width).enumerate() {
             row.chunks_exact_mut(width).for_each(|head| rope.turn_back(head, position, 1.0));
@@ -279,12 +280,6 @@ fn captures_that_lack_what_a_fault_needs_are_refused() {
         let error = plant(kind, 1.0, &mut bare.clone(), &rope()).unwrap_err().to_string();
         assert!(error.ends_with("lacks `logits`"), "{kind}: {error}");
     }
-}
-
-#[test]
-fn a_model_whose_frequencies_have_factors_is_refused() {
-    assert!(Rope::of(&HyperParams { has_rope_freqs: true, ..hparams() }).is_none());
-    assert!(Rope::of(&hparams()).is_some());
 }
 
 proptest! {
