@@ -156,8 +156,11 @@ impl SelfTest {
         let mut text = format!("faults in {}\n", self.cell);
         text.push_str(&format!("{:widest$}  {:7}  {:5}  where\n", "fault", "caught", "named"));
         for found in &self.faults {
-            let why =
-                if found.caught && !found.named { format!(": {}", found.reason) } else { String::new() };
+            let why = if found.caught && !found.named {
+                format!(": {}", one_line(&found.reason))
+            } else {
+                String::new()
+            };
             let line = format!(
                 "{:widest$}  {:7}  {:5}  {}{why}\n",
                 found.kind,
@@ -174,7 +177,7 @@ impl SelfTest {
         }
         text.push('\n');
         for failure in self.failures() {
-            text.push_str(&format!("failed: {failure}\n"));
+            text.push_str(&format!("failed: {}\n", one_line(&failure)));
         }
         text.push_str(&self.summary());
         text.push('\n');
@@ -242,9 +245,14 @@ fn yes(is: bool) -> &'static str {
     if is { "yes" } else { "no" }
 }
 
-/// Text that breaks no table.
+/// Text on one line.
+fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// Text that breaks no table of Markdown.
 fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>().replace('|', "\\|")
+    one_line(text).replace('|', "\\|")
 }
 
 #[cfg(test)]
