@@ -11,5 +11,6 @@ pub mod named;
 pub mod pipeline;
 pub mod plan;
 pub mod report;
+pub mod selftest;
 pub mod verdict;
 pub mod worker;

@@ -4,7 +4,7 @@
 use crate::atomic;
 use crate::builds::{self, Manifest};
 use crate::capture::{BuildFile, BuildInfo, CaptureReader, DeviceInfo, ModelInfo, ORACLE};
-use crate::compare::{CompareError, compare};
+use crate::compare::{CompareError, Expected, compare};
 use crate::keep::{Identity, JournalError, Keep, Ledger, Parts, StoreError, trajectory};
 use crate::plan::inputs::{Inputs, Wishes, inputs};
 use crate::plan::models::{ModelError, ResolvedModel};
@@ -429,6 +429,19 @@ impl Plan {
         Ok(CellId { device, ..self.root_of(id) })
     }
 
+    /// What the metadata of the capture of `id` must say; `id` may be an oracle's cell.
+    ///
+    /// # Errors
+    /// A cell whose model or build is not in the plan.
+    pub fn expected<'a>(&self, id: &'a CellId) -> Result<Expected<'a>, RunError> {
+        let build = match self.build(&id.build) {
+            _ if id.device.base == ORACLE => worker::oracle_build(),
+            Some(build) => build.info.clone(),
+            None => return Err(RunError::Usage(format!("cell {id}: no build `{}`", id.build))),
+        };
+        Ok(Expected { cell: id, model: model_info(model_of(self, &id.case)?), build })
+    }
+
     fn build(&self, name: &str) -> Option<&Build> {
         self.builds.iter().find(|build| build.info.name == name)
     }
@@ -515,17 +528,21 @@ fn job_cell(
     Ok(JobCell {
         id: id.clone(),
         path: planted.unwrap_or(&model.path).clone(),
-        model: ModelInfo {
-            name: model.name.clone(),
-            sha256: model.sha256.clone(),
-            architecture: model.model.hparams.architecture.name().to_owned(),
-        },
+        model: model_info(model),
         inputs: inputs(model, &id.case, &plan.wishes)?,
         replay: replay.map(|id| capture_path(folders, id)),
         capture: capture_path(folders, id),
         lost: None,
         fault: None,
     })
+}
+
+fn model_info(model: &ResolvedModel) -> ModelInfo {
+    ModelInfo {
+        name: model.name.clone(),
+        sha256: model.sha256.clone(),
+        architecture: model.model.hparams.architecture.name().to_owned(),
+    }
 }
 
 fn last_build(plan: &Plan) -> &str {
@@ -567,6 +584,27 @@ fn model_of<'a>(plan: &'a Plan, case: &Case) -> Result<&'a ResolvedModel, RunErr
     )
 }
 
+/// Judges a cell whose captures are all in `folders`, as [`run`] does at its end.
+///
+/// # Errors
+/// A cell that is not of the plan.
+pub fn judge_captured(plan: &Plan, folders: &Folders, id: &CellId) -> Result<Cell, RunError> {
+    let arms = [plan.reference_of(id), id.clone()].into_iter().chain(plan.oracle_of(id));
+    cell(plan, folders, id, &arms.map(|arm| (arm, Ended::Captured)).collect())
+}
+
+/// Checks that every capture is of the cell it is taken for. One that cannot be opened is left to the comparison.
+fn check_origins(plan: &Plan, folders: &Folders, arms: &[&CellId]) -> Result<Option<Verdict>, RunError> {
+    for id in arms {
+        let (path, expected) = (capture_path(folders, id), plan.expected(id)?);
+        let Ok(capture) = CaptureReader::open(&path) else { continue };
+        if let Err(error) = expected.check(&path, capture.meta()) {
+            return Ok(Some(Verdict::from(CompareError::from(error))));
+        }
+    }
+    Ok(None)
+}
+
 /// What becomes of a cell whose arms have ended.
 fn cell(
     plan: &Plan,
@@ -587,6 +625,13 @@ fn cell(
     match (ended.get(&reference_id), ended.get(id)) {
         (Some(Ended::Captured), Some(Ended::Captured)) => {
             let arms = Arms { folders, reference: &reference_id, device: id, limits: &limits };
+            let computed = oracle.as_ref().filter(|oracle| ended.get(oracle) == Some(&Ended::Captured));
+            let all: Vec<&CellId> = [&reference_id, id].into_iter().chain(computed).collect();
+            if let Some(verdict) = check_origins(plan, folders, &all)? {
+                cell.set_verdict(verdict);
+                cell.limits = Some(limits);
+                return Ok(cell);
+            }
             let done = match oracle.as_ref().map(|oracle| (oracle, ended.get(oracle))) {
                 None if reference_id == *id => arms.alone(&mut cell),
                 None => arms.compare(&mut cell),

@@ -63,7 +63,7 @@ impl CaptureError {
         Self::Missing { path: path.to_owned(), field: field.to_string() }
     }
 
-    pub(super) fn field(
+    pub(crate) fn field(
         path: &Path,
         field: impl ToString,
         value: impl ToString,

@@ -40,6 +40,7 @@ pub use meta::{
     BuildFile, BuildInfo, CaptureMeta, Check, CheckBound, DeviceInfo, DeviceKind, ModelInfo, ORACLE, SCHEMA,
 };
 pub use reader::CaptureReader;
+pub(crate) use reader::META_KEY;
 pub use runtime::{BackendNodes, BufferUse, Fallback, Moved, Placement, Purpose, Traffic};
 pub use writer::CaptureWriter;
 

@@ -271,7 +271,7 @@ impl CaptureReader {
 }
 
 /// The key of `__metadata__` that holds [`CaptureMeta`].
-pub(super) const META_KEY: &str = "ggml-parity";
+pub(crate) const META_KEY: &str = "ggml-parity";
 /// The key of `__metadata__` that holds the schema alone, for readers that parse no JSON.
 pub(super) const SCHEMA_KEY: &str = "schema";
 

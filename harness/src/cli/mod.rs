@@ -5,6 +5,7 @@ mod devices;
 mod ggml;
 mod model;
 mod run;
+mod selftest;
 mod show_steps;
 
 use crate::verdict::ExitCode;
@@ -25,6 +26,8 @@ struct Cli {
 enum Command {
     /// Run models on devices, compare them with the CPU, write a report
     Run(Box<run::Args>),
+    /// Plant faults into captures and see whether the gate catches them
+    Selftest(selftest::Args),
     /// List the devices a ggml build offers on this machine
     Devices(devices::Args),
     /// Make and look at model files
@@ -93,6 +96,7 @@ pub fn main() -> std::process::ExitCode {
     };
     let result = match cli.command {
         Command::Run(args) => run::main(&args),
+        Command::Selftest(args) => selftest::main(&args),
         Command::Devices(args) => devices::main(&args),
         Command::Model(command) => model::main(&command),
         Command::Ggml(command) => ggml::main(&command),

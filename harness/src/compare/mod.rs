@@ -5,6 +5,7 @@
 
 mod alignment;
 mod error;
+mod expected;
 mod greedy;
 mod kl;
 mod kv;
@@ -15,6 +16,7 @@ mod steps;
 mod top_token;
 
 pub use error::CompareError;
+pub use expected::Expected;
 pub use greedy::{FirstDifference, Greedy};
 pub use kl::Distribution;
 pub use kv::{BadCache, KvNmse, LayerNmse, WorstCache};
@@ -102,7 +104,7 @@ pub fn compare(
         for (row, (r, x)) in (first..).zip(r.chunks_exact(vocab).zip(x.chunks_exact(vocab))) {
             let row_sums = Nmse::of(r, x);
             nonfinite.scan("logits", row, r, x);
-            sums.push(row_sums);
+            sums.push(row_sums, r, x);
             steps.push(places[row].step, row_sums);
             top_tokens.push(places[row], r, x, row_sums, limits);
             distributions.push(r, x, row_sums);

@@ -23,7 +23,7 @@ fn metrics(nmse: f64) -> Metrics {
         logits: LogitsNmse {
             overall: nmse,
             rows: 24,
-            worst: WorstRow { place, nmse: 2.5 * nmse },
+            worst: WorstRow { place, nmse: 2.5 * nmse, column: None },
             p50: 0.75 * nmse,
             p99: 2.5 * nmse,
         },

@@ -38,10 +38,11 @@ fn logits(metrics: &Metrics, limits: &Limits) -> Option<String> {
     let excess = limits.logits_nmse.excess(found.overall)?;
     let worst = &found.worst;
     Some(format!(
-        "logits NMSE {excess}, worst row {} of {} with {:.1e}{}",
+        "logits NMSE {excess}, worst row {} of {} with {:.1e}{}{}",
         worst.place.row,
         found.rows,
         worst.nmse,
+        worst.column.map_or_else(String::new, |column| format!(" (largest error in column {column})")),
         first_bad_step(metrics)
     ))
 }
@@ -60,9 +61,13 @@ fn first_bad_step(metrics: &Metrics) -> String {
 fn worst_row(metrics: &Metrics, limits: &Limits) -> Option<String> {
     let excess = limits.row_nmse.excess(metrics.logits.worst.nmse)?;
     let (place, rows) = (metrics.logits.worst.place, metrics.logits.rows);
+    let column = metrics.logits.worst.column;
     Some(format!(
-        "NMSE of row {} of {rows} (position {}, step {}) {excess}",
-        place.row, place.position, place.step
+        "NMSE of row {} of {rows} (position {}, step {}{}) {excess}",
+        place.row,
+        place.position,
+        place.step,
+        column.map_or_else(String::new, |column| format!(", largest error in column {column}"))
     ))
 }
 

@@ -20,7 +20,7 @@ mod protocol;
 
 pub use dispatch::{Ended, Progress, Workplace, compute, run};
 pub(crate) use execute::switches;
-pub use oracle::lacks;
+pub use oracle::{lacks, oracle_build};
 pub use probe::probe;
 pub use protocol::{
     Event, Failure, FailureKind, Fault, Job, JobCell, Probed, ProbedDevice, ProbedFile, RunJob,

@@ -189,11 +189,7 @@ fn meta(cell: &JobCell, timings: BTreeMap<String, f64>) -> CaptureMeta {
         schema: SCHEMA.to_owned(),
         case: cell.id.case.to_string(),
         model: cell.model.clone(),
-        build: BuildInfo {
-            name: ORACLE.to_owned(),
-            version: Some(env!("CARGO_PKG_VERSION").to_owned()),
-            ..BuildInfo::default()
-        },
+        build: oracle_build(),
         device: DeviceInfo {
             selector: ORACLE.to_owned(),
             name: ORACLE.to_owned(),
@@ -216,6 +212,13 @@ fn meta(cell: &JobCell, timings: BTreeMap<String, f64>) -> CaptureMeta {
         notes: vec!["F64; the K/V cache rounded as the case's type does".to_owned()],
         checks: Vec::new(),
     }
+}
+
+/// What stands for the build in the oracle's captures: this program.
+#[must_use]
+pub fn oracle_build() -> BuildInfo {
+    let version = Some(env!("CARGO_PKG_VERSION").to_owned());
+    BuildInfo { name: ORACLE.to_owned(), version, ..BuildInfo::default() }
 }
 
 fn input(message: impl ToString) -> Failure {
