@@ -7,6 +7,7 @@ pub mod cli;
 pub mod compare;
 pub mod figure;
 pub mod named;
+pub mod pairs;
 pub mod pipeline;
 pub mod plan;
 pub mod report;

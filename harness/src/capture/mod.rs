@@ -29,6 +29,7 @@ mod error;
 mod header;
 mod meta;
 mod reader;
+mod results;
 #[cfg(test)]
 pub(crate) mod sample;
 mod writer;

@@ -1,7 +1,10 @@
 //! The command line: one file a subcommand.
 
+mod capture;
+mod compare;
 mod devices;
 mod ggml;
+mod merge;
 mod model;
 mod run;
 mod show_steps;
@@ -24,6 +27,12 @@ struct Cli {
 enum Command {
     /// Run models on devices, compare them with the CPU, write a report
     Run(Box<run::Args>),
+    /// Compute captures of cells, to be compared elsewhere
+    Capture(capture::Args),
+    /// Compare captures that were made apart
+    Compare(compare::Args),
+    /// Put the reports of several machines or shards together
+    Merge(merge::Args),
     /// List the devices a ggml build offers on this machine
     Devices(devices::Args),
     /// Make and look at model files
@@ -61,6 +70,12 @@ impl From<crate::builds::BuildError> for Failed {
     }
 }
 
+/// The command line as it was given, quoted for a shell.
+fn command_line() -> String {
+    let words: Vec<String> = std::env::args().collect();
+    shlex::try_join(words.iter().map(String::as_str)).unwrap_or_else(|_| words.join(" "))
+}
+
 /// Workers are this binary; their standard error goes to `folder`.
 fn workplace(folder: &Path, time_limit: Duration) -> Result<Workplace, Failed> {
     let binary = std::env::current_exe().map_err(|error| {
@@ -79,6 +94,9 @@ pub fn main() -> std::process::ExitCode {
     };
     let result = match cli.command {
         Command::Run(args) => run::main(&args),
+        Command::Capture(args) => capture::main(&args),
+        Command::Compare(args) => compare::main(&args),
+        Command::Merge(args) => merge::main(&args),
         Command::Devices(args) => devices::main(&args),
         Command::Model(command) => model::main(&command),
         Command::Ggml(command) => ggml::main(&command),
@@ -92,3 +110,6 @@ pub fn main() -> std::process::ExitCode {
         }
     }
 }
+
+#[cfg(test)]
+mod templates;

@@ -231,6 +231,7 @@ fn sample() -> Report {
         seconds: 61.5,
         command: "ggml-parity run".to_owned(),
         version: "0.1.0".to_owned(),
+        shard: None,
     };
     let environment = Environment {
         os: "linux".to_owned(),
