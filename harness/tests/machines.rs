@@ -3,7 +3,7 @@
 mod common;
 
 use common::{anchor, run, told};
-use ggml_parity::capture::{Cache, CaptureReader};
+use ggml_parity::capture::CaptureReader;
 use ggml_parity::report::{Cell, Report, json};
 use ggml_parity::verdict::Status;
 use model_file::{GgufWriter, TensorType};
@@ -88,7 +88,8 @@ fn shards_run_apart_and_merged_give_the_report_of_one_run() {
     spoilt.cells[1].status = Status::Diverged;
     spoilt.cells[1].reason = "spoilt".to_owned();
     ggml_parity::report::write(&changed, &spoilt).unwrap();
-    let both = ["merge", text(&path("whole")), text(&changed), "--out", text(&path("both"))];
+    let (before, out) = (path("whole"), path("both"));
+    let both = ["merge", text(&before), text(&changed), "--out", text(&out)];
     let said = expect(2, &both);
     assert!(said.contains(&spoilt.cells[1].id.to_string()) && said.contains("diverged in whole"), "{said}");
     assert!(!said.contains(&spoilt.cells[2].id.to_string()), "{said}");
@@ -156,7 +157,8 @@ fn a_trajectory_of_another_model_is_not_followed() {
     let other = path("gen-qwen2.gguf");
     let spec = model_file::GenerateSpec::preset("gen-qwen2").unwrap();
     model_file::generate(&model_file::GenerateSpec { seed: spec.seed + 1, ..spec }, &other).unwrap();
-    let replay = ["capture", "--replay", text(&references), "--out", text(&path("device"))];
+    let device = path("device");
+    let replay = ["capture", "--replay", text(&references), "--out", text(&device)];
     let said = expect(2, &[&replay[..], &["--model", text(&other)]].concat());
     assert!(said.contains("model.sha256") && said.contains("gen-qwen2_f32_prefill"), "{said}");
     let said = expect(2, &[&replay[..], &["gen-llama/f32/prefill"]].concat());

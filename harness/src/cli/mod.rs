@@ -110,6 +110,3 @@ pub fn main() -> std::process::ExitCode {
         }
     }
 }
-
-#[cfg(test)]
-mod templates;
