@@ -110,3 +110,6 @@ pub fn main() -> std::process::ExitCode {
         }
     }
 }
+
+#[cfg(test)]
+mod templates;

@@ -6,7 +6,7 @@
 use super::model::{Cell, Environment, Part, Report, Run};
 use crate::named::named_enum;
 use crate::plan::{CellId, Shard};
-use crate::verdict::{ExitCode, Status, exit_code};
+use crate::verdict::{ExitCode, Outcome, Status, exit_code};
 use std::collections::{BTreeMap, BTreeSet};
 
 named_enum! {
@@ -217,7 +217,8 @@ fn tell(report: &Report, cell: &Cell) -> String {
 /// The report of a cell that counts; the first of several that are equal in this.
 fn preferred<'a>(told: &[(&'a Report, &'a Cell)], prefer: Prefer) -> (&'a Report, &'a Cell) {
     let badness = |cell: &Cell| {
-        let code = exit_code([cell.outcome()]);
+        // Of this cell alone, whether or not it has figures.
+        let code = exit_code([Outcome { compared: true, ..cell.outcome() }]);
         let code = ExitCode::PRECEDENCE.iter().rev().position(|other| *other == code);
         // A NaN is worse than any number, and a cell without figures is worse than one that is as red with them.
         let nmse = cell.metrics.as_ref().map_or(f64::INFINITY, |metrics| metrics.logits.overall);
@@ -385,6 +386,6 @@ mod tests {
         let ids: Vec<String> = found.cells.iter().map(|cell| cell.id.to_string()).collect();
         assert_eq!(ids, ["m/f32/decode@b.h100:V0", "m/f32/decode@b.mi300:V0"]);
         assert_eq!(found.cells[1].reference.as_deref(), Some("m/f32/decode@b.mi300:CPU"));
-        assert_eq!((found.cells[1].build.as_str(), found.exit_code()), ("b.mi300", ExitCode::Diverged));
+        assert_eq!((found.cells[1].build.as_str(), found.cells[1].status), ("b.mi300", Status::Diverged));
     }
 }
