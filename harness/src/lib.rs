@@ -8,6 +8,7 @@ pub mod compare;
 pub mod figure;
 pub mod keep;
 pub mod named;
+pub mod pairs;
 pub mod pipeline;
 pub mod plan;
 pub mod report;

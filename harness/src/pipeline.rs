@@ -1,6 +1,10 @@
 //! One run, from the plan to the report: workers compute captures, the reference first, then the oracle along the
 //! reference's trajectory and the devices, then the captures are compared, judged and attributed.
 
+mod capture;
+
+pub use capture::{Captured, capture};
+
 use crate::atomic;
 use crate::builds::{self, Manifest};
 use crate::capture::{BuildFile, BuildInfo, CaptureReader, DeviceInfo, ModelInfo, ORACLE};

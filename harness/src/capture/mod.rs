@@ -17,6 +17,7 @@
 //! The file's `__metadata__` holds `schema` = [`SCHEMA`] and `ggml-parity`, one JSON document: [`CaptureMeta`].
 //! Readers also take F64 (which the oracle writes), F16 and BF16 where F32 stands, and I64 where I32 stands, for other
 //! runtimes write those; a file without our metadata is opened by [`CaptureReader::open_foreign`]. Unknown tensors are ignored.
+//! `SCHEMA.md` beside this file says the same for those who write captures by other means, with an example.
 //!
 //! `greedy.margin` is, in logits, the top-1 less the top-2 of the row that chose the token; in a masked
 //! generation the smallest margin of any decision of that step, the order of unmasking included, and infinite
@@ -29,6 +30,7 @@ mod error;
 mod header;
 mod meta;
 mod reader;
+mod results;
 #[cfg(test)]
 pub(crate) mod sample;
 mod writer;

@@ -2,7 +2,8 @@
 
 use super::header::TensorFile;
 use super::meta::SCHEMA;
-use super::{Cache, CaptureError, CaptureMeta, KvSet, LayerProfile, Unmask};
+use super::{Cache, CaptureError, CaptureMeta, KvSet, LayerProfile, Unmask, results};
+use crate::plan::Case;
 use std::path::Path;
 
 /// An open capture. Shapes, types and row counts were checked when it was opened; tensors stay on disk.
@@ -35,18 +36,30 @@ impl CaptureReader {
     }
 
     /// Opens a capture of another runtime: metadata may be missing, and so may `positions` and `step`, which
-    /// then are 0, 1, 2, … and 0. Its model hash is unknown, so a comparison cannot check it.
+    /// then are 0, 1, 2, … and 0. Its model hash is unknown, so a comparison cannot check it. Such a file may say
+    /// of which case it is by a key `case` of its `__metadata__`. Files of llama.cpp's `llama-results` are
+    /// captures of this kind too.
     ///
     /// # Errors
     /// As [`Self::open`], apart from what may be missing.
     pub fn open_foreign(path: &Path) -> Result<Self, CaptureError> {
+        if results::is_gguf(path)? {
+            let (file, rows, meta) = results::open(path)?;
+            let mut reader = Self::check(file, meta, true)?;
+            (reader.positions, reader.step) = rows;
+            return Ok(reader);
+        }
         let file = TensorFile::open(path)?;
         if file.metadata(META_KEY).is_some() {
             let meta = read_meta(&file)?;
             return Self::check(file, meta, false);
         }
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
-        Self::check(file, CaptureMeta::foreign(&name), true)
+        let case = file.metadata(CASE_KEY).unwrap_or_default().to_owned();
+        if !case.is_empty() && case.parse::<Case>().is_err() {
+            return Err(file.wrong("__metadata__.case", case, "a case id, as gen-qwen2/f32/prefill"));
+        }
+        Self::check(file, CaptureMeta { case, ..CaptureMeta::foreign(&name) }, true)
     }
 
     fn check(mut file: TensorFile, meta: CaptureMeta, foreign: bool) -> Result<Self, CaptureError> {
@@ -274,6 +287,8 @@ impl CaptureReader {
 pub(crate) const META_KEY: &str = "ggml-parity";
 /// The key of `__metadata__` that holds the schema alone, for readers that parse no JSON.
 pub(super) const SCHEMA_KEY: &str = "schema";
+/// The key of `__metadata__` by which a file without [`CaptureMeta`] may say of which case it is.
+const CASE_KEY: &str = "case";
 
 fn read_meta(file: &TensorFile) -> Result<CaptureMeta, CaptureError> {
     let missing = |key| CaptureError::missing(&file.path, format!("__metadata__.{key}"));

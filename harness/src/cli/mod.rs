@@ -1,8 +1,11 @@
 //! The command line: one file a subcommand.
 
 mod cache;
+mod capture;
+mod compare;
 mod devices;
 mod ggml;
+mod merge;
 mod model;
 mod run;
 mod selftest;
@@ -28,6 +31,12 @@ enum Command {
     Run(Box<run::Args>),
     /// Plant faults into captures and see whether the gate catches them
     Selftest(selftest::Args),
+    /// Compute captures of cells, to be compared elsewhere
+    Capture(capture::Args),
+    /// Compare captures that were made apart
+    Compare(compare::Args),
+    /// Put the reports of several machines or shards together
+    Merge(merge::Args),
     /// List the devices a ggml build offers on this machine
     Devices(devices::Args),
     /// Make and look at model files
@@ -78,6 +87,12 @@ fn run_arguments(words: &[String]) -> Result<run::Args, Failed> {
     }
 }
 
+/// The command line as it was given, quoted for a shell.
+fn command_line() -> String {
+    let words: Vec<String> = std::env::args().collect();
+    shlex::try_join(words.iter().map(String::as_str)).unwrap_or_else(|_| words.join(" "))
+}
+
 /// Workers are this binary; their standard error goes to `folder`.
 fn workplace(folder: &Path, time_limit: Duration) -> Result<Workplace, Failed> {
     let binary = std::env::current_exe().map_err(|error| {
@@ -97,6 +112,9 @@ pub fn main() -> std::process::ExitCode {
     let result = match cli.command {
         Command::Run(args) => run::main(&args),
         Command::Selftest(args) => selftest::main(&args),
+        Command::Capture(args) => capture::main(&args),
+        Command::Compare(args) => compare::main(&args),
+        Command::Merge(args) => merge::main(&args),
         Command::Devices(args) => devices::main(&args),
         Command::Model(command) => model::main(&command),
         Command::Ggml(command) => ggml::main(&command),
@@ -111,3 +129,6 @@ pub fn main() -> std::process::ExitCode {
         }
     }
 }
+
+#[cfg(test)]
+mod templates;

@@ -6,8 +6,8 @@ use crate::pipeline::{self, Build, Folders, OracleUse, Plan, PlantedFiles, RunEr
 use crate::plan::inputs::Wishes;
 use crate::plan::matrix::{self, Preset, Row};
 use crate::plan::models::{self, ResolvedModel};
-use crate::plan::{Case, CellId, DeviceSelector, Mode, Options};
-use crate::report::{self, Run};
+use crate::plan::{Case, CellId, DeviceSelector, Mode, Options, Shard};
+use crate::report::{self, Run, ShardOf};
 use crate::verdict::{ExitCode, Tolerances};
 use crate::worker::{Ended, Progress, Workplace};
 use bytesize::ByteSize;
@@ -84,6 +84,9 @@ pub(super) struct Args {
     /// Compute the oracle however large the case [default: up to 2.5e10 tokens x parameters, two minutes or so]
     #[arg(long)]
     oracle: bool,
+    /// Run part i of n of the matrix, as 1/3; `merge` puts the reports of all parts together
+    #[arg(long, value_name = "I/N")]
+    shard: Option<Shard>,
     /// Where the report goes [default: reports/NAME, NAME made of the time]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -132,8 +135,12 @@ fn go(args: &Args, journal: Option<Journal>) -> Result<ExitCode, Failed> {
     let home = Home::open(&out)?;
     let workplace = super::workplace(&home.work, Duration::from_secs(args.timeout))?;
 
-    let plan = match plan(args, &workplace, &home.work) {
-        Ok(plan) => plan,
+    let planned = plan(args, &workplace, &home.work).and_then(|mut plan| {
+        let shard = args.shard.map(|shard| take_part(&mut plan, shard)).transpose()?;
+        Ok((plan, shard))
+    });
+    let (plan, shard) = match planned {
+        Ok(planned) => planned,
         Err(error) => {
             home.leave();
             return Err(error.into());
@@ -164,6 +171,7 @@ fn go(args: &Args, journal: Option<Journal>) -> Result<ExitCode, Failed> {
         started: stamp,
         command: shlex::try_join(words.iter().map(String::as_str)).unwrap_or_else(|_| words.join(" ")),
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        shard,
         ..Run::default()
     };
     let go_on = format!("to go on: ggml-parity run --resume {}", quoted(&out));
@@ -173,7 +181,7 @@ fn go(args: &Args, journal: Option<Journal>) -> Result<ExitCode, Failed> {
         eprintln!("\ninterrupted; what was computed is kept; {told}");
         std::process::exit(INTERRUPTED);
     });
-    let mut teller = Teller::new(&plan);
+    let mut teller = Teller::new(plan.captures());
     let folders = Folders { captures: home.captures.clone() };
     let hint = |error: Failed| {
         let message = format!("{}\nwhat was computed is kept; {go_on}", error.message);
@@ -247,6 +255,20 @@ impl Home {
         }
         Ok(())
     }
+}
+
+/// Leaves the cells of one shard in `plan`.
+fn take_part(plan: &mut Plan, part: Shard) -> Result<ShardOf, RunError> {
+    let cells = part.pick(&plan.cells);
+    if cells.is_empty() {
+        let cases: std::collections::BTreeSet<&Case> = plan.cells.iter().map(|id| &id.case).collect();
+        let cases = cases.len();
+        return Err(RunError::Usage(format!(
+            "--shard {part}: nothing is left for it, for all cells of a case stay together and the matrix has \
+             {cases} cases; at most {cases} shards"
+        )));
+    }
+    Ok(ShardOf { part, declared: std::mem::replace(&mut plan.cells, cells) })
 }
 
 fn plan(args: &Args, workplace: &Workplace, work: &Path) -> Result<Plan, RunError> {
@@ -324,16 +346,7 @@ fn rows(args: &Args) -> Vec<Row> {
         return args.model.iter().cloned().map(row).collect();
     }
     if !args.cell.is_empty() {
-        // A generated or known model of another weight type than its own is converted.
-        let name = |id: &CellId| {
-            let own = models::own_weights(&id.case.model);
-            if own.as_deref() == Some(&id.case.weights) || own.is_none() {
-                id.case.model.clone()
-            } else {
-                format!("{}:{}", id.case.model, id.case.weights)
-            }
-        };
-        return args.cell.iter().map(name).map(row).collect();
+        return args.cell.iter().map(|id| models::name_of(&id.case)).map(row).collect();
     }
     let mut rows = args.preset.unwrap_or(Preset::Quick).rows();
     for row in &mut rows {
@@ -414,20 +427,20 @@ fn devices(
     Ok(if devices.is_empty() && only_cpu && !args.no_oracle { vec![DeviceSelector::cpu()] } else { devices })
 }
 
-fn default_threads() -> usize {
+pub(super) fn default_threads() -> usize {
     num_cpus::get_physical().saturating_sub(1).max(1)
 }
 
 /// Says how far the run is: a bar on a terminal, a line a cell elsewhere.
-struct Teller {
+pub(super) struct Teller {
     bar: Option<ProgressBar>,
     done: usize,
     total: usize,
 }
 
 impl Teller {
-    fn new(plan: &Plan) -> Self {
-        let total = plan.captures();
+    /// A teller of `total` captures.
+    pub(super) fn new(total: usize) -> Self {
         let bar = std::io::stderr().is_terminal().then(|| {
             let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} (left {eta}) {msg}");
             ProgressBar::new(total as u64).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
@@ -435,7 +448,7 @@ impl Teller {
         Self { bar, done: 0, total }
     }
 
-    fn tell(&mut self, progress: &Progress<'_>) {
+    pub(super) fn tell(&mut self, progress: &Progress<'_>) {
         match progress {
             Progress::Started(id) => {
                 if let Some(bar) = &self.bar {
@@ -462,7 +475,7 @@ impl Teller {
         }
     }
 
-    fn finish(&self) {
+    pub(super) fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }

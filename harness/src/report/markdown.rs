@@ -1,7 +1,7 @@
 //! `summary.md`: the matrix and the failed cells, made to fit a CI step summary.
 
 use super::format::{COLUMNS, HEADINGS, one_line, row};
-use super::{Cell, Report};
+use super::{Cell, Part, Report};
 
 /// The most cells in each table: a step summary holds one MiB, and nobody reads more.
 const MOST: usize = 500;
@@ -29,8 +29,11 @@ pub fn render(report: &Report) -> String {
         for cell in failed.iter().take(MOST) {
             let reason: String = escape(&cell.reason).chars().take(LONGEST).collect();
             text.push_str(&format!(
-                "- **{}** `{}`: {reason}\n\n      {}\n\n",
-                cell.status, cell.id, cell.rerun
+                "- **{}** `{}`{}: {reason}\n\n      {}\n\n",
+                cell.status,
+                cell.id,
+                whence(report, cell),
+                cell.rerun
             ));
         }
         text.push_str(&left_out(failed.len()));
@@ -83,6 +86,24 @@ fn checks(report: &Report) -> String {
     format!("{head}{}{more}", lines.concat())
 }
 
+/// Which run of a merged report a cell is of.
+fn whence(report: &Report, cell: &Cell) -> String {
+    report.part_of(&cell.id).map_or_else(String::new, |part| format!(" in {}", escape(&part.run.name)))
+}
+
+/// The runs of a merged report.
+fn parts(report: &Report) -> String {
+    let line = |part: &Part| {
+        let shard = part.shard.map(|shard| format!(", shard {shard}")).unwrap_or_default();
+        let (run, environment) = (&part.run, &part.environment);
+        let host = [&environment.os, &environment.arch].map(String::as_str).join(" ");
+        let cpu = environment.cpu.as_ref().map(|cpu| format!(", {cpu}")).unwrap_or_default();
+        let (name, host) = (escape(&run.name), escape(&format!("{host}{cpu}")));
+        format!("- run {name}{shard}: {} cells, {}, {host}\n", part.cells.len(), escape(&run.started))
+    };
+    report.parts.iter().map(line).collect()
+}
+
 /// Builds and devices.
 fn environment(report: &Report) -> String {
     let environment = &report.environment;
@@ -98,7 +119,9 @@ fn environment(report: &Report) -> String {
         text.push_str(&format!("- device `{}`: {description} ({})\n", device.selector, device.kind));
     }
     let host = environment.cpu.as_ref().map(|cpu| format!(", {}", escape(cpu))).unwrap_or_default();
-    text.push_str(&format!("- host: {} {}{host}\n\n", environment.os, environment.arch));
+    text.push_str(&format!("- host: {} {}{host}\n", environment.os, environment.arch));
+    text.push_str(&parts(report));
+    text.push('\n');
     text
 }
 

@@ -5,10 +5,11 @@ pub mod csv;
 mod format;
 pub mod json;
 pub mod markdown;
+pub mod merge;
 mod model;
 
 pub use crate::verdict::{Arm, Attribution};
-pub use model::{Captures, Cell, Environment, Report, ReportError, Run, SCHEMA, Work};
+pub use model::{Captures, Cell, Environment, Part, Report, ReportError, Run, SCHEMA, ShardOf, Work};
 
 use crate::atomic;
 use std::io;
@@ -32,6 +33,17 @@ pub fn write(dir: &Path, report: &Report) -> Result<(), ReportError> {
             .map_err(|source: io::Error| ReportError::Io { path, source })?;
     }
     Ok(())
+}
+
+/// Reads the report of a run's folder, or a file `report.json`.
+///
+/// # Errors
+/// A file that cannot be read or is no report; both name it.
+pub fn read(path: &Path) -> Result<Report, ReportError> {
+    let path = if path.is_dir() { path.join("report.json") } else { path.to_owned() };
+    let text =
+        std::fs::read_to_string(&path).map_err(|source| ReportError::Io { path: path.clone(), source })?;
+    json::parse(&text).map_err(|error| ReportError::File { path, error: Box::new(error) })
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use crate::capture::{BuildInfo, CaptureMeta, Check, DeviceInfo, Placement, Traffic};
 use crate::compare::Metrics;
-use crate::plan::{CellId, DeviceSelector, Mode, Options};
+use crate::plan::{CellId, DeviceSelector, Mode, Options, Shard};
 use crate::verdict::{Attribution, ExitCode, Limits, Outcome, Status, Verdict, exit_code};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -28,6 +28,14 @@ pub enum ReportError {
     /// A report of another version.
     #[error("`schema` is {0}, expected {SCHEMA}")]
     Schema(String),
+    /// A file that is no report.
+    #[error("{path}: {error}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: Box<ReportError>,
+    },
 }
 
 /// What a run found.
@@ -41,6 +49,23 @@ pub struct Report {
     pub environment: Environment,
     /// The cells, in declared order.
     pub cells: Vec<Cell>,
+    /// The runs that it is merged of; none where it is of one run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<Part>,
+}
+
+/// One run of a merged report.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Part {
+    /// The run.
+    pub run: Run,
+    /// Which shard it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shard: Option<Shard>,
+    /// Where it ran.
+    pub environment: Environment,
+    /// The cells that the merged report has from it.
+    pub cells: Vec<CellId>,
 }
 
 /// When and how a run was started.
@@ -59,6 +84,9 @@ pub struct Run {
     /// How many captures were computed, and how many taken from the store.
     #[serde(default)]
     pub work: Work,
+    /// Which part of a matrix it ran, where it did not run all of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shard: Option<ShardOf>,
 }
 
 /// How many captures were computed, and how many taken from the store.
@@ -81,6 +109,15 @@ pub struct Captures {
     pub device: u64,
 }
 
+/// Which part of a matrix a run was to do, so that whoever merges the parts can tell what is missing.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ShardOf {
+    /// The part.
+    pub part: Shard,
+    /// The cells of the whole matrix, in declared order.
+    pub declared: Vec<CellId>,
+}
+
 /// Where a run ran.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Environment {
@@ -97,6 +134,42 @@ pub struct Environment {
     /// The environment switches that were set.
     #[serde(default)]
     pub switches: BTreeMap<String, String>,
+}
+
+impl Environment {
+    /// Adds builds and devices that it does not have.
+    pub fn include(&mut self, builds: &[BuildInfo], devices: &[DeviceInfo]) {
+        for build in builds {
+            if !self.builds.contains(build) {
+                self.builds.push(build.clone());
+            }
+        }
+        for device in devices {
+            if !self.devices.contains(device) {
+                self.devices.push(device.clone());
+            }
+        }
+    }
+
+    /// Adds another machine: what both have is named once, what differs is listed.
+    pub fn merge(&mut self, other: &Self) {
+        let join = |mine: &mut String, theirs: &str| {
+            if mine.is_empty() {
+                *mine = theirs.to_owned();
+            } else if mine.split(", ").all(|name| name != theirs) {
+                mine.push_str(&format!(", {theirs}"));
+            }
+        };
+        join(&mut self.os, &other.os);
+        join(&mut self.arch, &other.arch);
+        if let Some(theirs) = &other.cpu {
+            join(self.cpu.get_or_insert_default(), theirs);
+        }
+        self.include(&other.builds, &other.devices);
+        for (name, theirs) in &other.switches {
+            join(self.switches.entry(name.clone()).or_default(), theirs);
+        }
+    }
 }
 
 /// What became of one cell.
@@ -234,7 +307,7 @@ impl Report {
             })
             .collect();
         ordered.extend(left);
-        Self { schema: SCHEMA.to_owned(), run, environment, cells: ordered }
+        Self { schema: SCHEMA.to_owned(), run, environment, cells: ordered, parts: Vec::new() }
     }
 
     /// The exit code of the run.
@@ -268,6 +341,11 @@ impl Report {
             *reasons.entry(reason).or_insert(0) += 1;
         }
         reasons
+    }
+
+    /// The run of a merged report that a cell came from.
+    pub fn part_of(&self, id: &CellId) -> Option<&Part> {
+        self.parts.iter().find(|part| part.cells.contains(id))
     }
 
     /// One line: how many cells, how many of each status, and the exit code.

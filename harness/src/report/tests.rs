@@ -232,6 +232,7 @@ fn sample() -> Report {
         command: "ggml-parity run".to_owned(),
         version: "0.1.0".to_owned(),
         work: Work::default(),
+        shard: None,
     };
     let environment = Environment {
         os: "linux".to_owned(),

@@ -37,6 +37,13 @@ pub fn judge(metrics: &Metrics, placement: &Placement, limits: &Limits, device_i
     Verdict { status, reason: reasons.join("; ") }
 }
 
+/// Judges the figures alone, where nothing is known of a placement: a capture of another runtime.
+pub fn judge_figures(metrics: &Metrics, limits: &Limits) -> Verdict {
+    let faults = figures::faults(metrics, limits);
+    let status = if faults.is_empty() { Status::Pass } else { Status::Diverged };
+    Verdict { status, reason: faults.join("; ") }
+}
+
 /// What is wrong with the placement of a reference: every compute node must be on the CPU, and there must be
 /// some. A reference with a fault makes every cell that is compared with it red.
 pub fn reference_fault(placement: &Placement) -> Option<Verdict> {

@@ -12,7 +12,7 @@ mod tolerance;
 pub use attribution::{Arm, Attribution, attribute};
 pub use checks::with_checks;
 pub use exit_code::{ExitCode, Outcome, exit_code};
-pub use judge::{Verdict, judge, reference_fault};
+pub use judge::{Verdict, judge, judge_figures, reference_fault};
 pub use limits::{Bound, Limits, within};
 pub use tolerance::{DeviceClass, Key, ToleranceError, Tolerances, WeightClass};
 
