@@ -9,6 +9,8 @@ pub mod figure;
 pub mod named;
 pub mod pipeline;
 pub mod plan;
+pub mod planted;
 pub mod report;
+pub mod trace;
 pub mod verdict;
 pub mod worker;

@@ -7,12 +7,13 @@ use crate::compare::{CompareError, compare};
 use crate::plan::inputs::{Inputs, Wishes, inputs};
 use crate::plan::models::{ModelError, ResolvedModel};
 use crate::plan::{Case, CellId, DeviceSelector, Mode};
+use crate::planted::{Planted, Plantings};
 use crate::report::{Cell, Environment, Report, Run};
 use crate::verdict::{
     ExitCode, Key, Limits, Status, ToleranceError, Tolerances, Verdict, attribute, judge, reference_fault,
     with_checks,
 };
-use crate::worker::{self, Ended, Failure, FailureKind, Fault, JobCell, Probed, Progress, RunJob, Workplace};
+use crate::worker::{self, Ended, Failure, FailureKind, JobCell, Probed, Progress, RunJob, Workplace};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -193,12 +194,10 @@ pub struct Plan {
     pub threads: usize,
     /// The limits.
     pub tolerances: Tolerances,
-    /// A fault to plant in every device under test, never in the reference: for tests of the harness.
-    pub fault: Option<Fault>,
     /// Whether the oracle computes too.
     pub oracle: OracleUse,
-    /// Other model files for one arm each: for tests of the harness.
-    pub planted: PlantedFiles,
+    /// What arms are made to do wrong: for tests of the harness.
+    pub planted: Plantings,
 }
 
 /// Whether the oracle is among the arms.
@@ -216,18 +215,6 @@ pub enum OracleUse {
 /// The dearest case that the oracle computes unasked, in tokens times parameters: about two minutes on two cores.
 /// A model of 135 million parameters may see 185 tokens, one of 7 billion three.
 pub const ORACLE_MOST: u64 = 25_000_000_000;
-
-/// Model files that an arm reads in place of the case's, which the others and the captures keep to: a difference
-/// that only this arm sees.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct PlantedFiles {
-    /// For references.
-    pub reference: Option<PathBuf>,
-    /// For devices under test.
-    pub device: Option<PathBuf>,
-    /// For the oracle.
-    pub oracle: Option<PathBuf>,
-}
 
 /// Where a run keeps its files.
 pub struct Folders {
@@ -326,6 +313,12 @@ impl Plan {
         Ok(CellId { device, ..self.root_of(id) })
     }
 
+    /// What is planted in the arms of a case.
+    #[must_use]
+    pub fn planted_in(&self, case: &Case) -> Planted {
+        self.planted.get(case).cloned().unwrap_or_default()
+    }
+
     fn build(&self, name: &str) -> Option<&Build> {
         self.builds.iter().find(|build| build.info.name == name)
     }
@@ -381,25 +374,55 @@ impl<P: FnMut(Progress<'_>)> Arm<'_, P> {
         let mut job_cells = Vec::new();
         for id in cells {
             let reference = self.plan.reference_of(id);
-            let planted = &self.plan.planted;
-            let (replay, planted, fault) = if reference == *id {
-                (None, &planted.reference, None)
-            } else {
-                (Some(reference), &planted.device, self.plan.fault)
+            let planted = self.plan.planted_in(&id.case);
+            let (replay, plant) = match reference == *id {
+                true => (None, planted.reference),
+                false => (Some(reference), planted.device),
             };
-            let cell = job_cell(self.plan, self.folders, id, replay.as_ref(), planted.as_ref())?;
-            job_cells.push(JobCell { fault, ..cell });
+            let cell = job_cell(self.plan, self.folders, id, replay.as_ref(), plant.model)?;
+            job_cells.push(JobCell { fault: plant.fault, ..cell });
         }
         // Cells of one model and one set of options follow each other, so that it is loaded once.
         job_cells.sort_by(|a, b| a.path.cmp(&b.path));
-        let job = RunJob {
-            folder: self.build.folder.clone(),
-            build: self.build.info.clone(),
-            device: device.clone(),
-            threads: self.plan.threads,
-            cells: job_cells,
-        };
+        let job = run_job(self.plan, self.build, device, job_cells);
         Ok(worker::run(self.workplace, &job, &self.build.environment, &mut *self.progress)?)
+    }
+}
+
+/// Computes the device's arm of `id` with work pinned to the CPU and judges it as [`run`] does, against the captures of
+/// the other arms that an earlier run of the same plan left in `folders`.
+///
+/// # Errors
+/// When the worker cannot be started. What happens to the cell is in the result.
+pub fn run_pinned(
+    plan: &Plan,
+    workplace: &Workplace,
+    folders: &Folders,
+    id: &CellId,
+    pins: runtime::Pins,
+) -> Result<Cell, RunError> {
+    let no_build = || RunError::Usage(format!("cell {id}: build {} is not in the run", id.build));
+    let build = plan.build(&id.build).ok_or_else(no_build)?;
+    let reference = plan.reference_of(id);
+    let plant = plan.planted_in(&id.case).device;
+    let pinned = job_cell(plan, folders, id, Some(&reference), plant.model)?;
+    let pinned = JobCell { fault: plant.fault, pins: Some(pins), ..pinned };
+    let job = run_job(plan, build, &id.device, vec![pinned]);
+    let mut ended = worker::run(workplace, &job, &build.environment, |_| {})?;
+    let others = [Some(reference), plan.oracle_of(id).ok()].into_iter().flatten();
+    let there = others.filter(|other| capture_path(folders, other).is_file());
+    ended.extend(there.map(|other| (other, Ended::Captured)));
+    cell(plan, folders, id, &ended)
+}
+
+/// A job for a worker of `build`.
+fn run_job(plan: &Plan, build: &Build, device: &DeviceSelector, cells: Vec<JobCell>) -> RunJob {
+    RunJob {
+        folder: build.folder.clone(),
+        build: build.info.clone(),
+        device: device.clone(),
+        threads: plan.threads,
+        cells,
     }
 }
 
@@ -409,12 +432,12 @@ fn job_cell(
     folders: &Folders,
     id: &CellId,
     replay: Option<&CellId>,
-    planted: Option<&PathBuf>,
+    planted: Option<PathBuf>,
 ) -> Result<JobCell, RunError> {
     let model = model_of(plan, &id.case)?;
     Ok(JobCell {
         id: id.clone(),
-        path: planted.unwrap_or(&model.path).clone(),
+        path: planted.unwrap_or_else(|| model.path.clone()),
         model: ModelInfo {
             name: model.name.clone(),
             sha256: model.sha256.clone(),
@@ -425,6 +448,7 @@ fn job_cell(
         capture: capture_path(folders, id),
         lost: None,
         fault: None,
+        pins: None,
     })
 }
 
@@ -444,7 +468,7 @@ fn compute_oracle(
     for id in plan.oracle_cells() {
         let root = plan.root_of(&CellId { device: DeviceSelector::cpu(), ..id.clone() });
         if ended.get(&root) == Some(&Ended::Captured) {
-            cells.push(job_cell(plan, folders, &id, Some(&root), plan.planted.oracle.as_ref())?);
+            cells.push(job_cell(plan, folders, &id, Some(&root), plan.planted_in(&id.case).oracle)?);
         }
     }
     cells.sort_by(|a, b| a.path.cmp(&b.path));

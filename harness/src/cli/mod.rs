@@ -5,6 +5,7 @@ mod ggml;
 mod model;
 mod run;
 mod show_steps;
+mod trace_pin;
 
 use crate::verdict::ExitCode;
 use crate::worker::Workplace;
@@ -32,6 +33,9 @@ enum Command {
     /// Get and list ggml builds
     #[command(subcommand)]
     Ggml(ggml::Command),
+    /// Find which part of a cell's work has to move to the CPU for parity to return
+    #[command(hide = true)]
+    Pin(Box<trace_pin::Args>),
     /// Run cells for a parent process
     #[command(hide = true)]
     Worker,
@@ -82,6 +86,7 @@ pub fn main() -> std::process::ExitCode {
         Command::Devices(args) => devices::main(&args),
         Command::Model(command) => model::main(&command),
         Command::Ggml(command) => ggml::main(&command),
+        Command::Pin(args) => trace_pin::main(&args),
         Command::Worker => Ok(crate::worker::child::main()),
     };
     match result {

@@ -1,11 +1,12 @@
 //! `ggml-parity run`: plan, run, compare, judge, report.
 
 use super::Failed;
-use crate::pipeline::{self, Build, Folders, OracleUse, Plan, PlantedFiles, RunError};
+use crate::pipeline::{self, Build, Folders, OracleUse, Plan, RunError};
 use crate::plan::inputs::Wishes;
 use crate::plan::matrix::{self, Preset, Row};
 use crate::plan::models::{self, ResolvedModel};
 use crate::plan::{Case, CellId, DeviceSelector, Mode, Options};
+use crate::planted::Plantings;
 use crate::report::{self, Run};
 use crate::verdict::{ExitCode, Tolerances};
 use crate::worker::{Ended, Progress, Workplace};
@@ -166,13 +167,12 @@ fn plan(args: &Args, workplace: &Workplace, work: &Path) -> Result<Plan, RunErro
         },
         threads: args.threads.map_or_else(default_threads, |n| n as usize),
         tolerances: Tolerances::embedded(),
-        fault: None,
         oracle: match (args.no_oracle, args.oracle) {
             (true, _) => OracleUse::Never,
             (false, true) => OracleUse::Always,
             (false, false) => OracleUse::Affordable,
         },
-        planted: PlantedFiles::default(),
+        planted: Plantings::default(),
     })
 }
 
@@ -202,16 +202,7 @@ fn rows(args: &Args) -> Vec<Row> {
         return args.model.iter().cloned().map(row).collect();
     }
     if !args.cell.is_empty() {
-        // A generated or known model of another weight type than its own is converted.
-        let name = |id: &CellId| {
-            let own = models::own_weights(&id.case.model);
-            if own.as_deref() == Some(&id.case.weights) || own.is_none() {
-                id.case.model.clone()
-            } else {
-                format!("{}:{}", id.case.model, id.case.weights)
-            }
-        };
-        return args.cell.iter().map(name).map(row).collect();
+        return args.cell.iter().map(model_of_cell).map(row).collect();
     }
     let mut rows = args.preset.unwrap_or(Preset::Quick).rows();
     for row in &mut rows {
@@ -223,6 +214,16 @@ fn rows(args: &Args) -> Vec<Row> {
         }
     }
     rows
+}
+
+/// What names the model of a cell: a generated or known model of another weight type than its own is converted.
+pub(super) fn model_of_cell(id: &CellId) -> String {
+    let own = models::own_weights(&id.case.model);
+    if own.as_deref() == Some(&id.case.weights) || own.is_none() {
+        id.case.model.clone()
+    } else {
+        format!("{}:{}", id.case.model, id.case.weights)
+    }
 }
 
 /// Rows x devices.
@@ -292,7 +293,7 @@ fn devices(
     Ok(if devices.is_empty() && only_cpu && !args.no_oracle { vec![DeviceSelector::cpu()] } else { devices })
 }
 
-fn default_threads() -> usize {
+pub(super) fn default_threads() -> usize {
     num_cpus::get_physical().saturating_sub(1).max(1)
 }
 

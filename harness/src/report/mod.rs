@@ -11,6 +11,7 @@ pub use crate::verdict::{Arm, Attribution};
 pub use model::{Cell, Environment, Report, ReportError, Run, SCHEMA};
 
 use crate::atomic;
+pub(crate) use format::scientific;
 use std::io;
 use std::path::Path;
 

@@ -57,7 +57,7 @@ mod tests {
             view_nodes: 7,
             ops: [("GET_ROWS f32".to_owned(), compute_nodes)].into(),
         });
-        Placement { graphs: 1, splits: 1, backends: backends.collect(), fallbacks: Vec::new() }
+        Placement { graphs: 1, splits: 1, backends: backends.collect(), ..Placement::default() }
     }
 
     fn metrics() -> Metrics {
