@@ -91,10 +91,13 @@ impl Build {
         let (probed, environment) = worker::probe(workplace, &folder)?;
         let mut files = Vec::new();
         for file in probed.files.iter().filter(|file| file.skipped.is_none()) {
-            let bytes = std::fs::read(&file.path)
+            // Streamed: a library for CUDA has hundreds of megabytes.
+            let mut sha256 = Sha256::new();
+            std::fs::File::open(&file.path)
+                .and_then(|mut library| std::io::copy(&mut library, &mut sha256))
                 .map_err(|source| RunError::Io { path: file.path.clone(), source })?;
             let name = file.path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-            files.push(BuildFile { name, sha256: hex(&Sha256::digest(&bytes)) });
+            files.push(BuildFile { name, sha256: hex(&sha256.finalize()) });
         }
         check_manifest(&folder, &files)?;
         let info = BuildInfo {

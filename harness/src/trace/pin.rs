@@ -201,6 +201,7 @@ struct Header<'a> {
     device: String,
     oracle: String,
     inputs: String,
+    threads: usize,
 }
 
 /// A search that cannot begin or go on.
@@ -301,6 +302,7 @@ impl<'a> Trials<'a> {
             }),
             oracle: format!("{:?}", self.plan.oracle),
             inputs: format!("{:?}", self.plan.wishes),
+            threads: self.plan.threads,
         }
     }
 }

@@ -44,10 +44,10 @@ impl PinReport {
     pub fn sentence(&self) -> String {
         match &self.found.finding {
             Finding::NothingToFind => "the cell passes as it is: nothing to find".to_owned(),
-            Finding::NotPlacement => {
-                "the cell does not pass with everything on the CPU either: not a matter of placement"
-                    .to_owned()
-            }
+            Finding::NotPlacement => format!(
+                "the cell does not pass with everything on the CPU either ({}): not a matter of placement",
+                self.found.after().map_or("not run", |trial| trial.status.name())
+            ),
             Finding::Scheduling => {
                 "the cell passes as soon as every node is placed by hand, with none on the CPU: \
                                     the scheduler's own placement is at fault"

@@ -108,6 +108,19 @@ mod tests {
     }
 
     #[test]
+    fn work_that_was_pinned_to_the_cpu_is_no_fallback() {
+        let verdict = |backends: &[(&str, u64)], pinned: u64| {
+            let pinned = [("MUL_MAT@1".parse().unwrap(), pinned)].into();
+            judge(&metrics(), &Placement { pinned, ..placement(backends) }, &Limits::uniform(1e-9), false)
+        };
+        assert_eq!(verdict(&[("Vulkan0", 88), ("CPU", 2)], 2).status, Status::Pass);
+        assert_eq!(verdict(&[("Vulkan0", 0), ("CPU", 90)], 90).status, Status::Pass);
+        let beyond = verdict(&[("Vulkan0", 87), ("CPU", 3)], 2);
+        assert_eq!(beyond.status, Status::Fallback);
+        assert!(beyond.reason.starts_with("1 of 90 compute nodes fell back"), "{}", beyond.reason);
+    }
+
+    #[test]
     fn a_reference_off_the_cpu_fails() {
         assert_eq!(reference_fault(&placement(&[("CPU", 90)])), None);
         let fault = reference_fault(&placement(&[("CPU", 89), ("BLAS", 1)])).unwrap();

@@ -152,9 +152,10 @@ impl Builder<'_> {
             let flat = self.ctx.reshape_2d(new, [head * kv_heads, as_i64(self.n)]);
             let row = store.nb()[1];
             if *stored > 0 {
-                let rows = match flat.ne()[1] == as_i64(*stored) {
-                    true => flat,
-                    false => self.ctx.view_2d(&flat, [flat.ne()[0], as_i64(*stored)], flat.nb()[1], 0),
+                let rows = if flat.ne()[1] == as_i64(*stored) {
+                    flat
+                } else {
+                    self.ctx.view_2d(&flat, [flat.ne()[0], as_i64(*stored)], flat.nb()[1], 0)
                 };
                 let written = scatter.store(&self.ctx, &rows, store, *n_kv)?;
                 // In the graph before any reader, so that it runs first.
