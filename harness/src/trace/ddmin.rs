@@ -113,7 +113,7 @@ mod tests {
             let enough = |set: &[usize]| {
                 let mut hasher = DefaultHasher::new();
                 (seed, set).hash(&mut hasher);
-                set.len() == n || hasher.finish() % one_in == 0
+                set.len() == n || hasher.finish().is_multiple_of(one_in)
             };
             let (found, asked) = minimise(n, enough);
             prop_assert!(enough(&found));

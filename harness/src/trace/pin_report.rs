@@ -84,8 +84,7 @@ impl PinReport {
             "| | status | logits NMSE | K/V NMSE | logits NMSE, oracle |\n| --- | --- | --: | --: | --: |\n",
         );
         for (when, trial) in self.figures() {
-            let [logits, kv, oracle] =
-                [trial.logits_nmse, trial.kv_nmse, trial.oracle_nmse].map(|figure| number(figure));
+            let [logits, kv, oracle] = [trial.logits_nmse, trial.kv_nmse, trial.oracle_nmse].map(number);
             text.push_str(&format!("| {when} | {} | {logits} | {kv} | {oracle} |\n", trial.status));
         }
         if let Finding::Smallest(units) = &self.found.finding {
