@@ -13,12 +13,13 @@ use crate::keep::{Identity, JournalError, Keep, Ledger, Parts, StoreError, traje
 use crate::plan::inputs::{Inputs, Wishes, inputs};
 use crate::plan::models::{ModelError, ResolvedModel};
 use crate::plan::{Case, CellId, DeviceSelector, Mode};
+use crate::planted::{Plant, Planted, Plantings};
 use crate::report::{Cell, Environment, Report, Run};
 use crate::verdict::{
     ExitCode, Key, Limits, Status, ToleranceError, Tolerances, Verdict, attribute, judge, reference_fault,
     with_checks,
 };
-use crate::worker::{self, Ended, Failure, FailureKind, Fault, JobCell, Probed, Progress, RunJob, Workplace};
+use crate::worker::{self, Ended, Failure, FailureKind, JobCell, Probed, Progress, RunJob, Workplace};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -118,10 +119,13 @@ impl Build {
         let (probed, environment) = worker::probe(workplace, &folder)?;
         let mut files = Vec::new();
         for file in probed.files.iter().filter(|file| file.skipped.is_none()) {
-            let bytes = std::fs::read(&file.path)
+            // Streamed: a library for CUDA has hundreds of megabytes.
+            let mut sha256 = Sha256::new();
+            std::fs::File::open(&file.path)
+                .and_then(|mut library| std::io::copy(&mut library, &mut sha256))
                 .map_err(|source| RunError::Io { path: file.path.clone(), source })?;
             let name = file.path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-            files.push(BuildFile { name, sha256: hex(&Sha256::digest(&bytes)) });
+            files.push(BuildFile { name, sha256: hex(&sha256.finalize()) });
         }
         check_manifest(&folder, &files)?;
         let info = BuildInfo {
@@ -221,12 +225,10 @@ pub struct Plan {
     pub threads: usize,
     /// The limits.
     pub tolerances: Tolerances,
-    /// A fault to plant in every device under test, never in the reference: for tests of the harness.
-    pub fault: Option<Fault>,
     /// Whether the oracle computes too.
     pub oracle: OracleUse,
-    /// Other model files for one arm each: for tests of the harness.
-    pub planted: PlantedFiles,
+    /// What arms are made to do wrong: for tests of the harness.
+    pub planted: Plantings,
 }
 
 /// Whether the oracle is among the arms.
@@ -244,18 +246,6 @@ pub enum OracleUse {
 /// The dearest case that the oracle computes unasked, in tokens times parameters: about two minutes on two cores.
 /// A model of 135 million parameters may see 185 tokens, one of 7 billion three.
 pub const ORACLE_MOST: u64 = 25_000_000_000;
-
-/// Model files that an arm reads in place of the case's, which the others and the captures keep to: a difference
-/// that only this arm sees.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct PlantedFiles {
-    /// For references.
-    pub reference: Option<PathBuf>,
-    /// For devices under test.
-    pub device: Option<PathBuf>,
-    /// For the oracle.
-    pub oracle: Option<PathBuf>,
-}
 
 /// Where a run keeps its files.
 pub struct Folders {
@@ -368,7 +358,10 @@ impl Plan {
     /// What the capture of a reference depends on; `None` for a device under test, and where the inputs are not told
     /// by their hashes.
     fn reference_key(&self, build: &Build, id: &CellId) -> Option<Parts> {
-        if !self.is_free(id) || self.cells.contains(id) || self.planted.reference.is_some() {
+        if !self.is_free(id)
+            || self.cells.contains(id)
+            || self.planted_in(&id.case).reference != Plant::default()
+        {
             return None;
         }
         let model = model_of(self, &id.case).ok()?;
@@ -381,7 +374,7 @@ impl Plan {
 
     /// What the capture of an oracle depends on: its trajectory, and no build or machine.
     fn oracle_key(&self, folders: &Folders, id: &CellId) -> Option<Parts> {
-        if self.planted.oracle.is_some() {
+        if self.planted_in(&id.case).oracle.is_some() {
             return None;
         }
         let model = model_of(self, &id.case).ok()?;
@@ -446,6 +439,12 @@ impl Plan {
         Ok(Expected { cell: id, model: model_info(model_of(self, &id.case)?), build })
     }
 
+    /// What is planted in the arms of a case.
+    #[must_use]
+    pub fn planted_in(&self, case: &Case) -> Planted {
+        self.planted.get(case).cloned().unwrap_or_default()
+    }
+
     fn build(&self, name: &str) -> Option<&Build> {
         self.builds.iter().find(|build| build.info.name == name)
     }
@@ -497,26 +496,56 @@ impl<P: FnMut(Progress<'_>)> Arm<'_, P> {
         let mut job_cells = Vec::new();
         for id in cells {
             let reference = self.plan.reference_of(id);
-            let planted = &self.plan.planted;
-            let (replay, planted, fault) = if reference == *id {
-                (None, &planted.reference, None)
-            } else {
-                (Some(reference), &planted.device, self.plan.fault)
+            let planted = self.plan.planted_in(&id.case);
+            let (replay, plant) = match reference == *id {
+                true => (None, planted.reference),
+                false => (Some(reference), planted.device),
             };
-            let cell = job_cell(self.plan, self.folders, id, replay.as_ref(), planted.as_ref())?;
-            job_cells.push(JobCell { fault, ..cell });
+            let cell = job_cell(self.plan, self.folders, id, replay.as_ref(), plant.model)?;
+            job_cells.push(JobCell { fault: plant.fault, ..cell });
         }
         // Cells of one model and one set of options follow each other, so that it is loaded once.
         job_cells.sort_by(|a, b| a.path.cmp(&b.path));
-        let job = RunJob {
-            folder: self.build.folder.clone(),
-            build: self.build.info.clone(),
-            device: device.clone(),
-            threads: self.plan.threads,
-            cells: job_cells,
-        };
+        let job = run_job(self.plan, self.build, device, job_cells);
         worker::run(self.workplace, &job, &self.build.environment, &mut *self.progress)?;
         Ok(())
+    }
+}
+
+/// Computes the device's arm of `id` with work pinned to the CPU and judges it as [`run`] does, against the captures of
+/// the other arms that an earlier run of the same plan left in `folders`.
+///
+/// # Errors
+/// When the worker cannot be started. What happens to the cell is in the result.
+pub fn run_pinned(
+    plan: &Plan,
+    workplace: &Workplace,
+    folders: &Folders,
+    id: &CellId,
+    pins: runtime::Pins,
+) -> Result<Cell, RunError> {
+    let no_build = || RunError::Usage(format!("cell {id}: build {} is not in the run", id.build));
+    let build = plan.build(&id.build).ok_or_else(no_build)?;
+    let reference = plan.reference_of(id);
+    let plant = plan.planted_in(&id.case).device;
+    let pinned = job_cell(plan, folders, id, Some(&reference), plant.model)?;
+    let pinned = JobCell { fault: plant.fault, pins: Some(pins), ..pinned };
+    let job = run_job(plan, build, &id.device, vec![pinned]);
+    let mut ended = worker::run(workplace, &job, &build.environment, |_| {})?;
+    let others = [Some(reference), plan.oracle_of(id).ok()].into_iter().flatten();
+    let there = others.filter(|other| capture_path(folders, other).is_file());
+    ended.extend(there.map(|other| (other, Ended::Captured)));
+    cell(plan, folders, id, &ended)
+}
+
+/// A job for a worker of `build`.
+fn run_job(plan: &Plan, build: &Build, device: &DeviceSelector, cells: Vec<JobCell>) -> RunJob {
+    RunJob {
+        folder: build.folder.clone(),
+        build: build.info.clone(),
+        device: device.clone(),
+        threads: plan.threads,
+        cells,
     }
 }
 
@@ -526,18 +555,19 @@ fn job_cell(
     folders: &Folders,
     id: &CellId,
     replay: Option<&CellId>,
-    planted: Option<&PathBuf>,
+    planted: Option<PathBuf>,
 ) -> Result<JobCell, RunError> {
     let model = model_of(plan, &id.case)?;
     Ok(JobCell {
         id: id.clone(),
-        path: planted.unwrap_or(&model.path).clone(),
+        path: planted.unwrap_or_else(|| model.path.clone()),
         model: model_info(model),
         inputs: inputs(model, &id.case, &plan.wishes)?,
         replay: replay.map(|id| capture_path(folders, id)),
         capture: capture_path(folders, id),
         lost: None,
         fault: None,
+        pins: None,
     })
 }
 
@@ -561,8 +591,9 @@ fn compute_oracle(
     ids: &[CellId],
     progress: impl FnMut(Progress<'_>),
 ) -> Result<(), RunError> {
-    let planted = plan.planted.oracle.as_ref();
-    let cell = |id: &CellId| job_cell(plan, folders, id, Some(&plan.oracle_root(id)), planted);
+    let cell = |id: &CellId| {
+        job_cell(plan, folders, id, Some(&plan.oracle_root(id)), plan.planted_in(&id.case).oracle)
+    };
     let mut cells: Vec<JobCell> = ids.iter().map(cell).collect::<Result<_, _>>()?;
     cells.sort_by(|a, b| a.path.cmp(&b.path));
     worker::compute(workplace, &cells, progress)?;

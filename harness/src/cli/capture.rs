@@ -4,10 +4,11 @@ use super::Failed;
 use super::run::{Teller, default_threads};
 use crate::capture::CaptureReader;
 use crate::pairs::Captures;
-use crate::pipeline::{self, Build, Captured, Folders, OracleUse, Plan, PlantedFiles, RunError};
+use crate::pipeline::{self, Build, Captured, Folders, OracleUse, Plan, RunError};
 use crate::plan::inputs::Wishes;
 use crate::plan::models::{self, ResolvedModel};
 use crate::plan::{Case, CellId, DeviceSelector};
+use crate::planted::Plantings;
 use crate::verdict::{ExitCode, Outcome, Status, Tolerances, exit_code};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -150,9 +151,8 @@ fn plan(
         },
         threads: args.threads.map_or_else(default_threads, |n| n as usize),
         tolerances: Tolerances::embedded(),
-        fault: None,
         oracle: OracleUse::Never,
-        planted: PlantedFiles::default(),
+        planted: Plantings::default(),
     })
 }
 

@@ -10,6 +10,7 @@ mod model;
 mod run;
 mod selftest;
 mod show_steps;
+mod trace_pin;
 
 use crate::verdict::ExitCode;
 use crate::worker::Workplace;
@@ -48,6 +49,9 @@ enum Command {
     /// Look at the store of captures and make it smaller
     #[command(subcommand)]
     Cache(cache::Command),
+    /// Find which part of a cell's work has to move to the CPU for parity to return
+    #[command(hide = true)]
+    Pin(Box<trace_pin::Args>),
     /// Run cells for a parent process
     #[command(hide = true)]
     Worker,
@@ -119,6 +123,7 @@ pub fn main() -> std::process::ExitCode {
         Command::Model(command) => model::main(&command),
         Command::Ggml(command) => ggml::main(&command),
         Command::Cache(command) => cache::main(&command),
+        Command::Pin(args) => trace_pin::main(&args),
         Command::Worker => Ok(crate::worker::child::main()),
     };
     match result {

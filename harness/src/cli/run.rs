@@ -2,11 +2,12 @@
 
 use super::Failed;
 use crate::keep::{CaptureStore, Head, Journal, Keep, executable_digest};
-use crate::pipeline::{self, Build, Folders, OracleUse, Plan, PlantedFiles, RunError};
+use crate::pipeline::{self, Build, Folders, OracleUse, Plan, RunError};
 use crate::plan::inputs::Wishes;
 use crate::plan::matrix::{self, Preset, Row};
 use crate::plan::models::{self, ResolvedModel};
 use crate::plan::{Case, CellId, DeviceSelector, Mode, Options, Shard};
+use crate::planted::Plantings;
 use crate::report::{self, Run, ShardOf};
 use crate::verdict::{ExitCode, Tolerances};
 use crate::worker::{Ended, Progress, Workplace};
@@ -310,13 +311,12 @@ fn plan(args: &Args, workplace: &Workplace, work: &Path) -> Result<Plan, RunErro
         },
         threads: args.threads.map_or_else(default_threads, |n| n as usize),
         tolerances: Tolerances::embedded(),
-        fault: None,
         oracle: match (args.no_oracle, args.oracle) {
             (true, _) => OracleUse::Never,
             (false, true) => OracleUse::Always,
             (false, false) => OracleUse::Affordable,
         },
-        planted: PlantedFiles::default(),
+        planted: Plantings::default(),
     })
 }
 

@@ -1,10 +1,11 @@
 //! `ggml-parity selftest`: does the gate catch what it is there for?
 
 use super::Failed;
-use crate::pipeline::{self, Build, Folders, OracleUse, Plan, PlantedFiles, RunError};
+use crate::pipeline::{self, Build, Folders, OracleUse, Plan, RunError};
 use crate::plan::inputs::Wishes;
 use crate::plan::models::{self, ResolvedModel};
 use crate::plan::{CellId, DeviceSelector, Mode, Options, matrix};
+use crate::planted::Plantings;
 use crate::report::Run;
 use crate::selftest::{self, SelftestError};
 use crate::verdict::{ExitCode, Status, Tolerances};
@@ -90,9 +91,8 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failed> {
         wishes: Wishes { generate: Some(STEPS), ..Wishes::default() },
         threads: args.threads as usize,
         tolerances: Tolerances::embedded(),
-        fault: None,
         oracle: OracleUse::Always,
-        planted: PlantedFiles::default(),
+        planted: Plantings::default(),
     };
     let folders = Folders { captures };
     let report = pipeline::run(&plan, &workplace, &folders, Run::default(), |progress| {

@@ -59,7 +59,7 @@ pub(super) fn one_line(text: &str) -> String {
 }
 
 /// `1.2e-9`, `0`, `inf`, `nan`.
-pub(super) fn scientific(value: f64) -> String {
+pub(crate) fn scientific(value: f64) -> String {
     if value.is_nan() {
         "nan".to_owned()
     } else if value == 0.0 || value.is_infinite() {

@@ -12,6 +12,7 @@ pub use crate::verdict::{Arm, Attribution};
 pub use model::{Captures, Cell, Environment, Part, Report, ReportError, Run, SCHEMA, ShardOf, Work};
 
 use crate::atomic;
+pub(crate) use format::scientific;
 use std::io;
 use std::path::Path;
 

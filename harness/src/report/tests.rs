@@ -85,6 +85,7 @@ fn placement(device: &str, on_device: u64, on_cpu: u64) -> Placement {
         splits: 1 + 2 * on_cpu,
         backends: vec![nodes(device, on_device), nodes("CPU", on_cpu)],
         fallbacks: if on_cpu > 0 { vec![fallbacks] } else { Vec::new() },
+        ..Placement::default()
     }
 }
 

@@ -30,7 +30,11 @@ pub(super) fn execute(
     cell: &JobCell,
     loaded: &mut Option<Loaded>,
 ) -> Result<(), Failure> {
-    let options = session_options(&cell.id.case.options, job.threads);
+    let options = runtime::Options {
+        planted: cell.fault,
+        pins: cell.pins.clone(),
+        ..session_options(&cell.id.case.options, job.threads)
+    };
     if !loaded.as_ref().is_some_and(|l| l.path == cell.path && l.options == options) {
         // The memory of the model before goes back first.
         *loaded = None;
@@ -172,6 +176,8 @@ fn session_options(options: &Options, threads: usize) -> runtime::Options {
         layers: options.layers.map(|n| n as usize),
         window: options.causal.window.map(|n| n as usize),
         avoid_set_rows: false,
+        pins: None,
+        planted: None,
     }
 }
 

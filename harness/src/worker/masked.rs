@@ -4,7 +4,7 @@
 //! later step, and once more free running. Where the cache is used, the device is also held against itself without it.
 
 use super::exchange::{Tokens, int, layers, open, rows, signed, unsigned};
-use super::protocol::{Failure, FailureKind, Fault, JobCell};
+use super::protocol::{Failure, FailureKind, JobCell};
 use crate::capture::{CaptureWriter, Check, CheckBound, Traffic, Unmask};
 use crate::compare::Nmse;
 use crate::plan::KvType;
@@ -167,23 +167,17 @@ fn nmse<'a>(pairs: impl IntoIterator<Item = (&'a Vec<f32>, &'a Vec<f32>)>) -> f6
     sums.value()
 }
 
-/// What the inputs, the options and a planted fault make of a generation.
+/// What the inputs and the options make of a generation.
 fn plan(cell: &JobCell) -> Plan {
     let (inputs, case) = (&cell.inputs, &cell.id.case);
     let (options, draws) = (&case.options.masked, &case.options.draws);
-    let cache = match (options.cache_use(case.mode), cell.fault) {
-        (CacheUse::Sparse(sparse), Some(Fault::PredecessorsLeftOut)) => {
-            CacheUse::Sparse(masked::Sparse { predecessors: false, ..sparse })
-        }
-        (cache, _) => cache,
-    };
     Plan {
         masks: inputs.follow,
         steps: inputs.steps,
         schedule: inputs.schedule,
         remasking: options.remasking(),
         sampling: masked::Sampling { temperature: draws.temperature(), seed: draws.seed() },
-        cache,
+        cache: options.cache_use(case.mode),
     }
 }
 

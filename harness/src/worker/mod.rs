@@ -22,6 +22,5 @@ pub use dispatch::{Ended, Progress, Workplace, compute, run};
 pub(crate) use execute::switches;
 pub use oracle::{lacks, oracle_build};
 pub use probe::probe;
-pub use protocol::{
-    Event, Failure, FailureKind, Fault, Job, JobCell, Probed, ProbedDevice, ProbedFile, RunJob,
-};
+pub use protocol::{Event, Failure, FailureKind, Job, JobCell, Probed, ProbedDevice, ProbedFile, RunJob};
+pub use runtime::Fault;

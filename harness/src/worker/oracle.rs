@@ -251,6 +251,7 @@ mod tests {
             replay: Some(replay.to_owned()),
             capture: capture.to_owned(),
             fault: None,
+            pins: None,
             lost: None,
         }
     }

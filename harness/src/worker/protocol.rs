@@ -5,6 +5,7 @@ use crate::named::named_enum;
 use crate::plan::CellId;
 use crate::plan::DeviceSelector;
 use crate::plan::inputs::Inputs;
+use runtime::{Fault, Pins};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -56,14 +57,9 @@ pub struct JobCell {
     /// A fault to plant, which the comparison must find; only tests of the harness set one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<Fault>,
-}
-
-named_enum! {
-    /// Faults that can be planted in a cell.
-    pub enum Fault as "fault" {
-        /// The active set of sparse steps lacks the row before each masked position.
-        PredecessorsLeftOut = "predecessors-left-out",
-    }
+    /// Work that is to be computed on the CPU although the device could do it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pins: Option<Pins>,
 }
 
 /// What a worker says.

@@ -129,6 +129,7 @@ impl Bench {
                     capture: self.folder.path().join(name),
                     lost: None,
                     fault: None,
+                    pins: None,
                 }
             })
             .collect();

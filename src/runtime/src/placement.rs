@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use ggml_sys::{Graph, Scheduler, Tensor};
 use serde::{Deserialize, Serialize};
 
+use crate::pins::Unit;
+
 /// Nodes computed by one backend.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackendNodes {
@@ -65,6 +67,14 @@ pub struct Placement {
     /// Work that fell back to the CPU.
     #[serde(default)]
     pub fallbacks: Vec<Fallback>,
+    /// Compute nodes that were pinned to the CPU, by unit; they are no fall-backs.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub pinned: BTreeMap<Unit, u64>,
+}
+
+/// Whether an op only looks at data.
+pub(crate) fn is_view(op: &str) -> bool {
+    matches!(op, "NONE" | "VIEW" | "RESHAPE" | "PERMUTE" | "TRANSPOSE")
 }
 
 impl BackendNodes {
@@ -94,13 +104,20 @@ impl Placement {
         self.on_cpu() + self.off_cpu()
     }
 
+    /// Compute nodes on the CPU backend that were not pinned there.
+    #[must_use]
+    pub fn unasked_on_cpu(&self) -> u64 {
+        self.on_cpu().saturating_sub(self.pinned.values().sum())
+    }
+
     /// Adds the placement of `graph`, which `scheduler` has just allocated. Nodes of layers that were left
-    /// on the CPU on purpose (`meant_for_cpu`) are no fall-backs.
+    /// on the CPU on purpose (`meant_for_cpu`) are no fall-backs, nor are those of a `pinned` unit.
     pub(crate) fn record(
         &mut self,
         scheduler: &Scheduler,
         graph: &Graph,
         meant_for_cpu: impl Fn(&Tensor) -> bool,
+        pinned: impl Fn(&Tensor) -> Option<Unit>,
     ) {
         let backends = scheduler.backends();
         if self.backends.is_empty() {
@@ -114,7 +131,7 @@ impl Placement {
             let index = scheduler.backend_of(&node).unwrap_or(backends.len() - 1);
             let entry = &mut self.backends[index];
             let op = node.op();
-            if matches!(op.as_str(), "NONE" | "VIEW" | "RESHAPE" | "PERMUTE" | "TRANSPOSE") {
+            if is_view(&op) {
                 entry.view_nodes += 1;
                 continue;
             }
@@ -122,7 +139,10 @@ impl Placement {
             let op = format!("{op} {dtype}");
             entry.compute_nodes += 1;
             *entry.ops.entry(op.clone()).or_default() += 1;
-            if index > 0 && !meant_for_cpu(&node) {
+            let unit = pinned(&node).filter(|_| index > 0);
+            if let Some(unit) = unit {
+                *self.pinned.entry(unit).or_default() += 1;
+            } else if index > 0 && !meant_for_cpu(&node) {
                 match self.fallbacks.iter_mut().find(|f| f.op == op) {
                     Some(fallback) => fallback.count += 1,
                     None => {

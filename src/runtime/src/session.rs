@@ -10,13 +10,16 @@ use crate::blocks::{Builder, Kv};
 use crate::cache::{KvCache, KvType, LayerKv, as_i64};
 use crate::device::{DeviceRequest, Selected};
 use crate::error::Error;
+use crate::fault::Fault;
 use crate::models::{self, Decoder};
+use crate::pins::Pins;
 use crate::placement::{BufferUse, Placement, Purpose};
 use crate::scatter::Scatter;
 use crate::traffic::Traffic;
 use crate::weights::Weights;
 
 mod lifecycle;
+mod placing;
 
 /// How attention is computed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,6 +50,12 @@ pub struct Options {
     pub window: Option<usize>,
     /// Writes the cache without `ggml_set_rows`, as has to be done on builds that lack it.
     pub avoid_set_rows: bool,
+    /// Work that is computed on the CPU though the device could do it; where it is given, everything else is placed
+    /// node by node too, so that the scheduler takes nothing along.
+    pub pins: Option<Pins>,
+    /// A mistake to make: only tests of the harness plant one.
+    #[doc(hidden)]
+    pub planted: Option<Fault>,
 }
 
 /// Which rows of logits are wanted.
@@ -208,6 +217,11 @@ impl Session {
         self.options.micro_batch = tokens;
     }
 
+    /// The mistake that a test has planted.
+    pub(crate) fn planted(&self) -> Option<Fault> {
+        self.options.planted
+    }
+
     /// The selected device.
     #[must_use]
     pub fn device(&self) -> Device {
@@ -289,8 +303,8 @@ impl Session {
             _ => self.cache = None,
         }
         let home = |layer| {
-            let device =
-                if self.weights.meant_for_cpu(layer) { self.selected.cpu } else { self.selected.device };
+            let on_cpu = self.weights.meant_for_cpu(layer) || self.stores_on_cpu(layer);
+            let device = if on_cpu { self.selected.cpu } else { self.selected.device };
             device.buffer_type()
         };
         self.cache = Some(KvCache::new(self.ggml, &self.hparams, self.options.kv, capacity, home)?);
@@ -432,12 +446,14 @@ impl Session {
             .as_ref()
             .filter(|w| !w.is_empty())
             .map(|w| Builder::input(&ctx, DType::I32, &[as_i64(w.len())], "rows"));
+        let planted = self.options.planted;
+        let stored = Fault::stored(planted, n, n_kv);
         let scatter = match cached {
-            Some(_) => Some(Scatter::choose(&ctx, at, n_kv, self.options.kv, self.set_rows)?),
+            Some(_) => Some(Scatter::choose(&ctx, &at[..stored], n_kv, self.options.kv, self.set_rows)?),
             None => None,
         };
         let kv = match (&self.cache, &scatter) {
-            (Some(cache), Some(scatter)) => Kv::Cached { cache, n_kv, scatter },
+            (Some(cache), Some(scatter)) => Kv::Cached { cache, n_kv, scatter, stored },
             _ => Kv::Fresh,
         };
         let mut b = Builder {
@@ -455,6 +471,7 @@ impl Session {
             kv_type: self.options.kv.dtype(),
             skip: &self.skip,
             residuals: keep_residuals.then(Vec::new),
+            planted,
         };
         let x = b.embed(&token_input);
         let x = self.decoder.layers(&mut b, x)?;
@@ -471,15 +488,12 @@ impl Session {
 
         let pins = self.pins(&graph.nodes())?;
         self.scheduler.allocate(&graph, &pins)?;
-        let weights = &self.weights;
-        self.placement.record(&self.scheduler, &graph, |node| {
-            layer_of_node(&node.name()).is_some_and(|layer| weights.meant_for_cpu(layer))
-        });
+        self.record_placement(&graph);
 
         token_input.write_i32(&tokens.iter().map(|&t| index(t as usize)).collect::<Vec<_>>())?;
         positions.write_i32(&at.iter().map(|&p| index(p)).collect::<Vec<_>>())?;
         if let Some(mask) = &mask {
-            let values = causal_mask(at, n_kv, self.options.window);
+            let values = causal_mask(&Fault::seen(planted, at), n_kv, self.options.window);
             match self.options.attention {
                 Attention::Explicit => mask.write_f32(&values)?,
                 Attention::Flash => mask.write_f16_bits(&flash_mask(&values, n_kv * mask_rows))?,
@@ -489,7 +503,7 @@ impl Session {
             input.write_i32(wanted)?;
         }
         if let Some(scatter) = &scatter {
-            scatter.fill(at, n_kv)?;
+            scatter.fill(&at[..stored], n_kv)?;
         }
         self.scheduler.compute(&graph)?;
 
@@ -505,28 +519,6 @@ impl Session {
         let values = logits.map_or(Ok(Vec::new()), |logits| logits.read_f32())?;
         let residuals = residuals.iter().flatten().map(Tensor::read_f32).collect::<Result<_, _>>()?;
         Ok(FullPass { logits: Logits { vocab: self.hparams.n_vocab, values }, kv, residuals })
-    }
-
-    /// Nodes the device does not compute, to be placed on the CPU; some builds crash if the scheduler has to
-    /// find that out.
-    fn pins(&self, nodes: &[Tensor]) -> Result<Vec<(Tensor, usize)>, Error> {
-        let backends = self.scheduler.backends();
-        let last = backends.len() - 1;
-        let mut pins = Vec::new();
-        for node in nodes {
-            if backends[0].device().supports(node) {
-                continue;
-            }
-            if last == 0 || !backends[last].device().supports(node) {
-                let sources: Vec<_> = (0..3).filter_map(|i| node.src(i)).collect();
-                return Err(Error::UnsupportedNode {
-                    device: backends[0].device().name(),
-                    node: format!("{node:?} of {sources:?}"),
-                });
-            }
-            pins.push((node.clone(), last));
-        }
-        Ok(pins)
     }
 }
 
@@ -549,11 +541,6 @@ const FLASH_MASK_ROWS: usize = 64;
 /// Room for the nodes and leaves of one forward pass, twice over as the scheduler asks for.
 fn graph_size(hparams: &HyperParams) -> usize {
     8192.max(hparams.n_layer * 128)
-}
-
-/// The layer in a node's name.
-fn layer_of_node(name: &str) -> Option<usize> {
-    name.rsplit_once('-')?.1.parse().ok()
 }
 
 /// `[positions, n_kv]`, row-major: a token sees cached positions up to its own, the last `window` of them.
@@ -594,11 +581,5 @@ mod tests {
     #[test]
     fn rows_added_to_a_flash_mask_see_nothing() {
         assert_eq!(flash_mask(&[0.0, f32::NEG_INFINITY], 4), [0, 0xFC00, 0xFC00, 0xFC00]);
-    }
-
-    #[test]
-    fn node_names_carry_their_layer() {
-        assert_eq!(layer_of_node("attn_q-12"), Some(12));
-        assert_eq!(layer_of_node("embedding"), None);
     }
 }

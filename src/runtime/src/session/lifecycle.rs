@@ -6,6 +6,7 @@ use super::{Session, graph_size, index};
 use crate::blocks::{Builder, rope_params};
 use crate::cache::{LayerKv, as_i64};
 use crate::error::Error;
+use crate::fault::Fault;
 
 impl Session {
     /// Forgets all cached positions from `length` on.
@@ -100,7 +101,8 @@ impl Session {
                 };
                 let values = if what == "k" {
                     let heads = ctx.reshape_3d(&values, [head, kv_heads, as_i64(moved)]);
-                    let turned = name(ctx.rope(&heads, &back, factors, rope_params(h)), "turned");
+                    let params = Fault::rope(self.options.planted, rope_params(h));
+                    let turned = name(ctx.rope(&heads, &back, factors, params), "turned");
                     ctx.reshape_2d(&turned, flat)
                 } else {
                     values
@@ -115,10 +117,7 @@ impl Session {
         }
         let pins = self.pins(&graph.nodes())?;
         self.scheduler.allocate(&graph, &pins)?;
-        let weights = &self.weights;
-        self.placement.record(&self.scheduler, &graph, |node| {
-            super::layer_of_node(&node.name()).is_some_and(|layer| weights.meant_for_cpu(layer))
-        });
+        self.record_placement(&graph);
         back.write_i32(&vec![-index(drop); moved])?;
         if self.set_rows {
             rows.write_i64(&(keep..keep + moved).map(as_i64).collect::<Vec<_>>())?;

@@ -16,6 +16,7 @@ pub use sampling::Sampling;
 pub use schedule::{Schedule, Turn};
 
 use crate::error::Error;
+use crate::fault::Fault;
 use crate::session::{Logits, Rows, Session};
 use active_set::row_of;
 
@@ -184,7 +185,14 @@ impl<'a> Forward<'a> {
         if cache != CacheUse::None {
             session.reset_cache(length)?;
         }
-        let shift = session.hparams().shift_logits;
+        let planted = session.planted();
+        let shift = Fault::shift(planted, session.hparams());
+        let cache = match cache {
+            CacheUse::Sparse(sparse) if planted == Some(Fault::PredecessorsLeftOut) => {
+                CacheUse::Sparse(Sparse { predecessors: false, ..sparse })
+            }
+            cache => cache,
+        };
         Ok(Self { session, cache, shift, changed_at: vec![None; length], earlier: BTreeMap::new() })
     }
 
