@@ -61,6 +61,11 @@ fn a_predecessor_row_left_out_fails_where_logits_are_shifted_and_only_there() {
     let steps = dream.metrics.as_ref().unwrap().steps.as_ref().unwrap();
     assert!(steps.first_bad.unwrap().step >= 1, "{:?}", steps.first_bad);
     assert!(dream.reason.contains("over the limit from step "), "{}", dream.reason);
+    // The row that was left out is stale in the cache, but for the first layer: its own token has not changed.
+    let first = steps.first_bad.unwrap();
+    assert_eq!(first.cache.unwrap().layer, 1, "{first:?}");
+    assert!(dream.reason.contains(", first k.1 with ") || dream.reason.contains(", first v.1 with "));
+    assert!(steps.list.iter().all(|step| step.kv.is_some()), "every step's keys and values are compared");
 }
 
 #[test]

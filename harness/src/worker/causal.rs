@@ -2,6 +2,7 @@
 
 use super::exchange::{Tokens, int, layers, open, rows, signed, unsigned};
 use super::protocol::{Failure, FailureKind, JobCell};
+use super::step_kv::{StepKvs, once};
 use crate::capture::{CaptureReader, CaptureWriter, Check, CheckBound, LayerProfile};
 use crate::compare::Nmse;
 use model_file::{HyperParams, Model, Tokenizer};
@@ -17,6 +18,8 @@ pub(super) struct Bench<'a> {
     pub(super) writer: &'a mut CaptureWriter,
     /// What the mode finds out about its own device.
     pub(super) checks: Vec<Check>,
+    /// What a reader of the capture should know.
+    pub(super) notes: Vec<String>,
 }
 
 fn failed(error: runtime::Error) -> Failure {
@@ -45,6 +48,7 @@ impl Bench<'_> {
         rows(self.writer, &logits, cached, 1);
         self.writer.tokens(&signed(tokens));
         self.write_cache()?;
+        self.writer.step_rows(&once([0, cached], tokens.len()));
         Ok(None)
     }
 
@@ -83,6 +87,7 @@ impl Bench<'_> {
         .map_err(failed)?;
         self.writer.tokens(&signed(&[prompt.as_slice(), &tokens].concat()));
         self.write_cache()?;
+        self.write_decoded_steps();
         let free = match given {
             None => tokens,
             Some(_) => {
@@ -156,6 +161,7 @@ impl Bench<'_> {
             .map_err(failed)?;
         self.writer.tokens(&signed(&[prompt.as_slice(), &forced.tokens].concat()));
         self.write_cache()?;
+        self.write_decoded_steps();
         let free = match given {
             None => forced,
             Some(_) => {
@@ -195,13 +201,20 @@ impl Bench<'_> {
         fresh(self.session, capacity)?;
         let mut fed = prompt.clone();
         let writer = &mut *self.writer;
-        speculative::replay(self.session, prompt, &batches, |checked| {
+        // What a batch computes and the target refuses is overwritten by the next one.
+        let mut steps = step_kvs(self.session, self.cell)?;
+        speculative::replay(self.session, prompt, &batches, |target, checked| {
             rows(writer, checked.logits, checked.position, checked.batch);
             fed.extend(checked.tokens);
+            // The prompt counts as a part of the first batch.
+            let first = if checked.batch == 0 { 0 } else { checked.position };
+            let computed: Vec<usize> = (first..target.cached()).collect();
+            steps.push(checked.batch, &computed, |positions| target.read_cache_rows(positions));
         })
         .map_err(failed)?;
         self.writer.tokens(&signed(&fed));
         self.write_cache()?;
+        self.notes.extend(steps.write(self.writer, self.session.hparams())?);
         self.writer.greedy(&signed(&free.tokens));
         self.writer.greedy_margin(&free.margins.iter().map(|&m| m as f32).collect::<Vec<_>>());
         Ok(Some(free.tokens))
@@ -217,12 +230,19 @@ impl Bench<'_> {
         let other: Vec<u32> = prompt.iter().rev().take(rest.len()).copied().collect();
         let session = &mut *self.session;
         fresh(session, tokens.len())?;
+        let mut steps = step_kvs(session, self.cell)?;
+        let mut step = |session: &Session, step, first: usize| {
+            let computed: Vec<usize> = (first..session.cached()).collect();
+            steps.push(step, &computed, |positions| session.read_cache_rows(positions));
+        };
 
         let whole = session.extend(prompt, Rows::All).map_err(failed)?;
         rows(self.writer, &whole, 0, 0);
+        step(session, 0, 0);
         let saved = session.save_cache().map_err(failed)?;
         let on = session.extend(rest, Rows::All).map_err(failed)?;
         rows(self.writer, &on, cached, 1);
+        step(session, 1, cached);
         let after = session.read_cache().map_err(failed)?;
 
         fresh(session, tokens.len())?;
@@ -233,6 +253,7 @@ impl Bench<'_> {
         session.truncate(cached).map_err(failed)?;
         let diverged = session.extend(&other, Rows::All).map_err(failed)?;
         rows(self.writer, &diverged, cached, 2);
+        step(session, 2, cached);
         session.truncate(cached).map_err(failed)?;
         let returned = session.extend(rest, Rows::All).map_err(failed)?;
         self.checks.push(exact("diverging and returning against going on", &on, &returned));
@@ -245,8 +266,10 @@ impl Bench<'_> {
         let beyond = other.len().min(drop);
         let moved = session.extend(&other[..beyond], Rows::All).map_err(failed)?;
         rows(self.writer, &moved, left, 3);
+        step(session, 3, left);
         self.writer.tokens(&signed(&[&tokens[..], &other, &other[..beyond]].concat()));
         layers(self.writer, session.hparams(), &session.read_cache().map_err(failed)?);
+        self.notes.extend(steps.write(self.writer, session.hparams())?);
 
         let again = |session: &mut Session, tokens: &[u32], rest: &[u32]| {
             fresh(session, tokens.len() + rest.len())?;
@@ -332,6 +355,13 @@ impl Bench<'_> {
         Ok(())
     }
 
+    /// Says which step computed which position of what the cache holds: the prompt is step 0, each token after it one
+    /// more.
+    fn write_decoded_steps(&mut self) {
+        let (prompt, end) = (self.cell.inputs.prompt.len(), self.session.cached());
+        self.writer.step_rows(&once(std::iter::once(0).chain(prompt..end), end));
+    }
+
     /// The reference's tokens after the prompt; none where this is the reference.
     fn given(&self) -> Result<Option<Vec<u32>>, Failure> {
         let Some(path) = &self.cell.replay else { return Ok(None) };
@@ -345,6 +375,12 @@ impl Bench<'_> {
 fn fresh(session: &mut Session, capacity: usize) -> Result<(), Failure> {
     session.renew().map_err(failed)?;
     session.reset_cache(capacity).map_err(failed)
+}
+
+/// Keys and values by step, of the rows that the reference has.
+fn step_kvs(session: &Session, cell: &JobCell) -> Result<StepKvs, Failure> {
+    let reference = cell.replay.as_deref().map(open).transpose()?;
+    Ok(StepKvs::new(session.hparams(), reference.as_ref()))
 }
 
 fn shape(h: &HyperParams, kv: &LayerKv) -> [usize; 3] {

@@ -40,11 +40,13 @@ pub(super) fn execute(
     let session = &mut loaded.session;
     session.renew().map_err(|error| Failure::from(&error))?;
     // What a cell before has left, had it failed.
-    let _ = (session.take_placement(), session.take_traffic());
+    let _ = (session.take_placement(), session.take_traffic(), session.take_recorded());
     let mut writer = CaptureWriter::new(session.hparams().n_vocab);
     let started = Instant::now();
     let mode = cell.id.case.mode;
     let mut traffic = None;
+    let mut notes: Vec<String> =
+        ggml.cpu_variant().map(|variant| format!("CPU variant {variant}")).into_iter().collect();
     let (text_tokens, checks) = if mode == Mode::Full {
         (masked::full(session, cell, &mut writer)?, Vec::new())
     } else if session.hparams().architecture.is_diffusion() {
@@ -55,6 +57,7 @@ pub(super) fn execute(
             _ => return Err(no_such_mode(session, mode)),
         };
         traffic = found.traffic;
+        notes.extend(found.notes);
         (tokens, found.checks)
     } else {
         let draft = match mode {
@@ -62,7 +65,8 @@ pub(super) fn execute(
             _ => None,
         };
         let model = &loaded.model;
-        let mut bench = Bench { session, cell, model, writer: &mut writer, checks: Vec::new() };
+        let mut bench =
+            Bench { session, cell, model, writer: &mut writer, checks: Vec::new(), notes: Vec::new() };
         let tokens = match (mode, draft) {
             (Mode::Prefill, _) => bench.prefill()?,
             (Mode::Decode, _) => bench.decode()?,
@@ -73,6 +77,7 @@ pub(super) fn execute(
             (Mode::Speculative, Some(mut draft)) => bench.speculative(&mut draft)?,
             _ => return Err(no_such_mode(session, mode)),
         };
+        notes.extend(bench.notes);
         (tokens, bench.checks)
     };
     let session = &mut loaded.session;
@@ -106,7 +111,7 @@ pub(super) fn execute(
         ]),
         text,
         retried: cell.lost.clone(),
-        notes: ggml.cpu_variant().map(|variant| format!("CPU variant {variant}")).into_iter().collect(),
+        notes,
         checks,
     };
     writer

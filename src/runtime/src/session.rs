@@ -126,7 +126,7 @@ pub struct Session {
     /// Layers that are left out, in order.
     skip: Vec<usize>,
     /// Keys and values as they were before they were stored, where they are to be recorded.
-    recorded: Option<Vec<LayerKv>>,
+    pub(crate) recorded: Option<Vec<LayerKv>>,
 }
 
 impl Session {
@@ -382,10 +382,25 @@ impl Session {
     /// When the device cannot be read.
     pub fn read_cache(&self) -> Result<Vec<LayerKv>, Error> {
         let Some(cache) = &self.cache else { return Ok(Vec::new()) };
-        let mut traffic = self.traffic.get();
-        traffic.cache_read += cache.filled_bytes();
-        self.traffic.set(traffic);
+        self.count_cache_read(cache.filled_bytes());
         cache.read()
+    }
+
+    /// Keys and values of these cached positions, per layer, in this order.
+    ///
+    /// # Errors
+    /// When one is not cached, or the device cannot be read.
+    pub fn read_cache_rows(&self, positions: &[usize]) -> Result<Vec<LayerKv>, Error> {
+        let cache = self.cache.as_ref().ok_or_else(|| Error::Input("no cache to read".to_owned()))?;
+        let (rows, bytes) = cache.read_rows(positions)?;
+        self.count_cache_read(bytes);
+        Ok(rows)
+    }
+
+    fn count_cache_read(&self, bytes: u64) {
+        let mut traffic = self.traffic.get();
+        traffic.cache_read += bytes;
+        self.traffic.set(traffic);
     }
 
     fn check_tokens(&self, tokens: &[u32], rows: Rows<'_>) -> Result<(), Error> {
