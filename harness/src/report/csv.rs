@@ -101,6 +101,7 @@ const COLUMNS: &[Column] = &[
     ("from_device_bytes", |c| optional(c.traffic.map(|t| t.from_device.total))),
     ("from_device_bytes_graph", |c| optional(c.traffic.map(|t| t.from_device.largest))),
     ("cache_read_bytes", |c| optional(c.traffic.map(|t| t.cache_read))),
+    ("cache_written_bytes", |c| optional(c.traffic.map(|t| t.cache_written))),
     ("peak_rss_bytes", |c| optional(c.peak_rss_bytes)),
     ("seconds", |c| c.timings.iter().map(|(name, s)| format!("{name}={s}")).collect::<Vec<_>>().join(" ")),
     ("text", |c| optional(c.text.as_ref())),

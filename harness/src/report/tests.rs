@@ -101,6 +101,7 @@ fn passed() -> Cell {
     cell.placement = Some(placement);
     let moved = |total, largest| Moved { total, largest };
     cell.traffic = Some(Traffic {
+        cache_written: 0,
         graphs: 1,
         to_device: moved(396, 396),
         from_device: moved(17_160, 17_160),

@@ -5,6 +5,7 @@ use super::protocol::{Failure, FailureKind, JobCell};
 use super::step_kv::{StepKvs, once};
 use crate::capture::{CaptureReader, CaptureWriter, Check, CheckBound, LayerProfile};
 use crate::compare::Nmse;
+use crate::plan::Attention;
 use model_file::{HyperParams, Model, Tokenizer};
 use runtime::generate::{autoregressive, most_likely, profile, speculative};
 use runtime::{LayerKv, Logits, Rows, Session};
@@ -31,11 +32,66 @@ impl Bench<'_> {
     pub(super) fn prefill(&mut self) -> Tokens {
         let tokens = &self.cell.inputs.prompt;
         self.empty_cache(tokens.len())?;
+        let hidden = self.hidden_row()?;
         let logits = self.session.extend(tokens, Rows::All).map_err(failed)?;
-        rows(self.writer, &logits, 0, 0);
+        for row in (0..logits.rows()).filter(|row| Some(*row) != hidden) {
+            self.writer.row(int(row), 0, logits.row(row));
+        }
         self.writer.tokens(&signed(tokens));
         self.write_cache()?;
+        if let Some(hidden) = hidden {
+            self.against_no_hidden_row(hidden, &logits)?;
+        }
+        if self.cell.id.case.options.attn == Attention::Flash {
+            self.against_explicit(hidden, &logits)?;
+        }
         Ok(None)
+    }
+
+    /// The row that sees nothing, if one is to.
+    fn hidden_row(&self) -> Result<Option<usize>, Failure> {
+        let n = self.cell.inputs.prompt.len();
+        match self.cell.id.case.options.causal.hidden.map(|row| row as usize) {
+            Some(row) if row >= n => {
+                let message = format!("row {row} is to be hidden, of {n} tokens");
+                Err(Failure { kind: FailureKind::Input, message })
+            }
+            hidden => Ok(hidden),
+        }
+    }
+
+    /// What the device gave in a row that sees nothing, and whether the other rows are what they are without one.
+    fn against_no_hidden_row(&mut self, hidden: usize, logits: &Logits) -> Result<(), Failure> {
+        let tokens = &self.cell.inputs.prompt;
+        fresh(self.session, tokens.len())?;
+        self.session.set_hidden(None);
+        let plain = self.session.extend(tokens, Rows::All).map_err(failed);
+        self.session.set_hidden(Some(hidden));
+        let [with, without] = [logits, &plain?].map(|logits| without_row(logits, Some(hidden)));
+        let name = "rows beside one that sees nothing against the same without one";
+        self.checks.push(apart(name, &without, &with, CheckBound::Logits));
+        let row = logits.row(hidden);
+        let odd = row.iter().filter(|value| !value.is_finite()).count();
+        self.checks.push(Check {
+            name: "logits that are not finite in the row that sees nothing".to_owned(),
+            value: odd as f64,
+            bound: CheckBound::Reported,
+            detail: format!("row {hidden}, {} values", row.len()),
+        });
+        Ok(())
+    }
+
+    /// Flash attention against explicit attention.
+    fn against_explicit(&mut self, hidden: Option<usize>, flash: &Logits) -> Result<(), Failure> {
+        let tokens = &self.cell.inputs.prompt;
+        fresh(self.session, tokens.len())?;
+        self.session.set_attention(runtime::Attention::Explicit);
+        let explicit = self.session.extend(tokens, Rows::All).map_err(failed);
+        self.session.set_attention(runtime::Attention::Flash);
+        let [flash, explicit] = [flash, &explicit?].map(|logits| without_row(logits, hidden));
+        let name = "flash attention against explicit attention";
+        self.checks.push(apart(name, &explicit, &flash, CheckBound::Logits));
+        Ok(())
     }
 
     /// Two thirds of the prompt, then the rest in one batch, whose rows are kept.
@@ -295,7 +351,27 @@ impl Bench<'_> {
             reported,
         ));
 
-        // One graph for all of it, and pieces of seven.
+        // The same graph again and again.
+        const RUNS: usize = 20;
+        fresh(session, tokens.len())?;
+        session.extend(prompt, Rows::Last).map_err(failed)?;
+        let mut first: Option<Logits> = None;
+        let mut others = 0;
+        for _ in 0..RUNS {
+            session.truncate(cached).map_err(failed)?;
+            let logits = session.extend(rest, Rows::All).map_err(failed)?;
+            let bits = |logits: &Logits| logits.values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+            others += usize::from(first.as_ref().is_some_and(|first| bits(first) != bits(&logits)));
+            first.get_or_insert(logits);
+        }
+        self.checks.push(Check {
+            name: "identical runs that differ from the first in a bit".to_owned(),
+            value: others as f64,
+            bound: CheckBound::Reported,
+            detail: format!("of {RUNS}"),
+        });
+
+        // One graph for all of it, single tokens after the prompt, and smaller pieces.
         let all = [prompt, &other].concat();
         fresh(session, all.len())?;
         let scratch = session.extend(&all, Rows::All).map_err(failed)?;
@@ -306,22 +382,32 @@ impl Bench<'_> {
             &diverged.values,
             CheckBound::Logits,
         ));
-        let usual = session.micro_batch();
-        session.set_micro_batch(Some(7));
         fresh(session, tokens.len())?;
-        let pieces = session.extend(&tokens, Rows::All).map_err(failed);
-        let kv = session.read_cache().map_err(failed);
-        session.set_micro_batch(usual);
-        let whole = [whole.values, on.values].concat();
-        let bound = CheckBound::Logits;
-        self.checks.push(apart("micro-batches of 7 against longer ones", &whole, &pieces?.values, bound));
-        let flat = |kv: &[LayerKv]| kv.iter().flat_map(|l| [&l.k[..], &l.v].concat()).collect::<Vec<_>>();
+        session.extend(prompt, Rows::Last).map_err(failed)?;
+        let mut decoded = Vec::new();
+        for token in rest {
+            decoded.extend(session.extend(&[*token], Rows::Last).map_err(failed)?.values);
+        }
         self.checks.push(apart(
-            "K/V of micro-batches of 7 against longer ones",
-            &flat(&after),
-            &flat(&kv?),
-            CheckBound::Kv,
+            "one token after the other against one batch",
+            &on.values,
+            &decoded,
+            CheckBound::Logits,
         ));
+        let flat = |kv: &[LayerKv]| kv.iter().flat_map(|l| [&l.k[..], &l.v].concat()).collect::<Vec<_>>();
+        let (usual, whole) = (session.micro_batch(), [whole.values, on.values].concat());
+        for size in [1, 7, 32] {
+            session.set_micro_batch(Some(size));
+            let pieces = fresh(session, tokens.len()).and_then(|()| {
+                let logits = session.extend(&tokens, Rows::All).map_err(failed)?;
+                Ok((logits, session.read_cache().map_err(failed)?))
+            });
+            session.set_micro_batch(usual);
+            let (pieces, kv) = pieces?;
+            let name = format!("micro-batches of {size} against longer ones");
+            self.checks.push(apart(&name, &whole, &pieces.values, CheckBound::Logits));
+            self.checks.push(apart(&format!("K/V of {name}"), &flat(&after), &flat(&kv), CheckBound::Kv));
+        }
         Ok(None)
     }
 
@@ -381,6 +467,12 @@ fn fresh(session: &mut Session, capacity: usize) -> Result<(), Failure> {
 fn step_kvs(session: &Session, cell: &JobCell) -> Result<StepKvs, Failure> {
     let reference = cell.replay.as_deref().map(open).transpose()?;
     Ok(StepKvs::new(session.hparams(), reference.as_ref()))
+}
+
+/// All values but those of one row.
+fn without_row(logits: &Logits, left_out: Option<usize>) -> Vec<f32> {
+    let rows = (0..logits.rows()).filter(|row| Some(*row) != left_out);
+    rows.flat_map(|row| logits.row(row)).copied().collect()
 }
 
 fn shape(h: &HyperParams, kv: &LayerKv) -> [usize; 3] {

@@ -45,8 +45,11 @@ pub struct Options {
     /// A token sees itself and the `window - 1` tokens before it; all before it where none. Causal models
     /// only.
     pub window: Option<usize>,
-    /// Writes the cache without `ggml_set_rows`, as has to be done on builds that lack it.
+    /// Writes the cache without `ggml_set_rows`, as has to be done on builds that lack it: into a quantised cache too,
+    /// where `ggml_cpy` has been wrong on Vulkan, so that this can be tested.
     pub avoid_set_rows: bool,
+    /// The token at this position sees nothing in the last layer. Causal models only.
+    pub hidden: Option<usize>,
 }
 
 /// Which rows of logits are wanted.
@@ -144,10 +147,16 @@ impl Session {
         let set_rows = !options.avoid_set_rows
             && ggml.optional_functions().iter().any(|(name, there)| *name == "ggml_set_rows" && *there);
         options.kv.check(&model.hparams, &selected.device.name())?;
-        if options.kv.is_quantised() && !set_rows {
+        if options.kv.is_quantised() && !set_rows && !options.avoid_set_rows {
             return Err(ggml.lacks("ggml_set_rows").into());
         }
         let decoder = models::decoder(model.hparams.architecture);
+        if options.hidden.is_some() && !decoder.causal {
+            return Err(Error::Input(format!(
+                "a hidden row for architecture {}, which has no mask",
+                model.hparams.architecture.name()
+            )));
+        }
         if options.window.is_some() && !decoder.causal {
             return Err(Error::Input(format!(
                 "a sliding window for architecture {}, in which every token sees every other",
@@ -206,6 +215,16 @@ impl Session {
     /// Computes at most so many tokens at once from now on.
     pub fn set_micro_batch(&mut self, tokens: Option<usize>) {
         self.options.micro_batch = tokens;
+    }
+
+    /// Computes attention in this way from now on.
+    pub fn set_attention(&mut self, attention: Attention) {
+        self.options.attention = attention;
+    }
+
+    /// Lets the token at this position see nothing in the last layer from now on.
+    pub fn set_hidden(&mut self, position: Option<usize>) {
+        self.options.hidden = position;
     }
 
     /// The selected device.
@@ -438,6 +457,9 @@ impl Session {
             .decoder
             .causal
             .then(|| Builder::input(&ctx, mask_type, &[as_i64(n_kv), as_i64(mask_rows)], "mask"));
+        let hidden = self.options.hidden.filter(|hidden| mask.is_some() && at.contains(hidden));
+        let last_mask =
+            hidden.map(|_| Builder::input(&ctx, mask_type, &[as_i64(n_kv), as_i64(mask_rows)], "mask_last"));
         let wanted: Option<Vec<i32>> = match rows {
             Rows::All => None,
             Rows::Last => Some(vec![index(n - 1)]),
@@ -464,6 +486,7 @@ impl Session {
             n,
             positions: positions.clone(),
             mask: mask.clone(),
+            last_mask: last_mask.clone(),
             kv,
             captured: Vec::new(),
             capture: keep_kv,
@@ -493,8 +516,10 @@ impl Session {
 
         token_input.write_i32(&tokens.iter().map(|&t| index(t as usize)).collect::<Vec<_>>())?;
         positions.write_i32(&at.iter().map(|&p| index(p)).collect::<Vec<_>>())?;
-        if let Some(mask) = &mask {
-            let values = causal_mask(at, n_kv, self.options.window);
+        for (mask, hidden) in [(&mask, None), (&last_mask, hidden)] {
+            let Some(mask) = mask else { continue };
+            let mut values = causal_mask(at, n_kv, self.options.window);
+            hide(&mut values, at, n_kv, hidden);
             match self.options.attention {
                 Attention::Explicit => mask.write_f32(&values)?,
                 Attention::Flash => mask.write_f16_bits(&flash_mask(&values, n_kv * mask_rows))?,
@@ -508,9 +533,10 @@ impl Session {
         }
         self.scheduler.compute(&graph)?;
 
-        let inputs = [Some(&token_input), Some(&positions), mask.as_ref(), row_input.as_ref()];
+        let masks = [mask.as_ref(), last_mask.as_ref()];
+        let inputs = [Some(&token_input), Some(&positions), row_input.as_ref()].into_iter().chain(masks);
         let index_input = scatter.as_ref().and_then(Scatter::input);
-        let sent: usize = inputs.into_iter().chain([index_input]).flatten().map(Tensor::bytes).sum();
+        let sent: usize = inputs.chain([index_input]).flatten().map(Tensor::bytes).sum();
         let outputs = captured.iter().filter(|_| keep_kv).flat_map(|(k, v)| [k, v]).chain(&logits);
         let outputs = outputs.chain(residuals.iter().flatten());
         self.traffic.get_mut().graph(sent, outputs.map(Tensor::bytes).sum());
@@ -578,6 +604,15 @@ fn causal_mask(positions: &[usize], n_kv: usize, window: Option<usize>) -> Vec<f
     positions.iter().flat_map(|&p| (0..n_kv).map(move |kv| sees(p, kv))).collect()
 }
 
+/// Lets the token at position `hidden` see nothing in a mask of [`causal_mask`]'s shape.
+fn hide(mask: &mut [f32], positions: &[usize], n_kv: usize, hidden: Option<usize>) {
+    for (row, &position) in mask.chunks_exact_mut(n_kv.max(1)).zip(positions) {
+        if Some(position) == hidden {
+            row.fill(f32::NEG_INFINITY);
+        }
+    }
+}
+
 /// The mask in 16 bits, filled up to `len` values with rows that see nothing.
 fn flash_mask(mask: &[f32], len: usize) -> Vec<u16> {
     let hidden = std::iter::repeat(f32::NEG_INFINITY);
@@ -604,6 +639,16 @@ mod tests {
         let inf = f32::NEG_INFINITY;
         assert_eq!(causal_mask(&[2, 3], 4, Some(2)), [inf, 0.0, 0.0, inf, inf, inf, 0.0, 0.0]);
         assert_eq!(causal_mask(&[2], 3, Some(9)), causal_mask(&[2], 3, None));
+    }
+
+    #[test]
+    fn a_hidden_row_sees_nothing_and_the_others_what_they_saw() {
+        let inf = f32::NEG_INFINITY;
+        let mut mask = causal_mask(&[1, 2], 3, None);
+        hide(&mut mask, &[1, 2], 3, Some(1));
+        assert_eq!(mask, [inf, inf, inf, 0.0, 0.0, 0.0]);
+        hide(&mut mask, &[1, 2], 3, Some(7));
+        assert_eq!(mask[3..], [0.0, 0.0, 0.0]);
     }
 
     #[test]
