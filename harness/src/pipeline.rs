@@ -6,7 +6,7 @@ mod capture;
 pub use capture::{Captured, capture};
 
 use crate::atomic;
-use crate::builds::{self, Manifest};
+use crate::builds::{self, Manifest, catalogue::hex};
 use crate::capture::{BuildFile, BuildInfo, CaptureReader, DeviceInfo, ModelInfo, ORACLE};
 use crate::compare::{CompareError, Expected, compare};
 use crate::keep::{Identity, JournalError, Keep, Ledger, Parts, StoreError, trajectory};
@@ -171,6 +171,12 @@ impl Build {
             .is_none_or(|types| model.matrix_types.iter().any(|ty| types.contains(&ty.name().to_lowercase())))
     }
 
+    /// Whether the device is Mesa's software Vulkan, whose flash attention ends the process now and then.
+    #[must_use]
+    pub fn is_llvmpipe(&self, selector: &DeviceSelector) -> bool {
+        self.device(selector).is_some_and(|device| device.description.contains("llvmpipe"))
+    }
+
     fn device(&self, selector: &DeviceSelector) -> Option<&DeviceInfo> {
         let same = |d: &&worker::ProbedDevice| d.selector == *selector;
         let base = |d: &&worker::ProbedDevice| d.selector.base == selector.base;
@@ -205,10 +211,6 @@ fn build_name(folder: &Path, probed: &Probed, files: &[BuildFile]) -> String {
     let hash = hex(&Sha256::digest(all.as_bytes()));
     let version = probed.version.as_deref().unwrap_or("unversioned");
     crate::plan::safe_name(&format!("ggml-{version}-{}", &hash[..8]))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Everything a run needs to know before it begins.

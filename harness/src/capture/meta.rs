@@ -30,7 +30,7 @@ pub struct CaptureMeta {
     /// The environment switches that were set: `GGML_*`, `VK_*`, `CUDA_*`.
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
-    /// Where the scheduler placed the work.
+    /// Where the scheduler placed the work; that of a draft model is added, here and in what follows.
     pub placement: Placement,
     /// Bytes moved between host and device, where the worker counted them.
     #[serde(default)]

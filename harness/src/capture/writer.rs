@@ -2,7 +2,7 @@
 
 use super::meta::SCHEMA;
 use super::reader::{META_KEY, SCHEMA_KEY};
-use super::{Cache, CaptureError, CaptureMeta, Float, KvSet, LayerProfile, Unmask};
+use super::{Cache, CaptureError, CaptureMeta, Float, KvSet, LayerProfile, StepRows, Unmask};
 use crate::atomic;
 use safetensors::{Dtype, SafeTensorError, View};
 use std::borrow::Cow;
@@ -69,6 +69,21 @@ impl CaptureWriter {
         for (cache, values) in [(Cache::K, k), (Cache::V, v)] {
             let name = KvSet::BeforeStoring.tensor(cache, layer);
             self.extra.push((name, Tensor::floats(values, &shape)));
+        }
+    }
+
+    /// Says which pass computed which rows of the caches.
+    pub fn step_rows(&mut self, rows: &StepRows) {
+        for (name, list) in [("kv_step", &rows.step), ("kv_position", &rows.position)] {
+            self.extra.push((name.to_owned(), Tensor::integers(list)));
+        }
+    }
+
+    /// Adds what the caches of layer `layer` held at each entry of [`Self::step_rows`] right after its pass, both of
+    /// `shape` `[entries, kv_heads, head_dim]`.
+    pub fn layer_by_step<T: Float>(&mut self, layer: usize, k: &[T], v: &[T], shape: [usize; 3]) {
+        for (cache, values) in [(Cache::K, k), (Cache::V, v)] {
+            self.extra.push((KvSet::Steps.tensor(cache, layer), Tensor::floats(values, &shape)));
         }
     }
 

@@ -31,6 +31,11 @@ pub(super) fn check(
     same_list("unmask.position", &reference_unmask.position, &test_unmask.position)?;
     same_list("unmask.token", &reference_unmask.token, &test_unmask.token)?;
     if with_caches {
+        let by_step = has_steps(reference, test);
+        if let (Some(reference), Some(test)) = (reference.step_rows(), test.step_rows()) {
+            same_list("kv_step", &reference.step, &test.step)?;
+            same_list("kv_position", &reference.position, &test.position)?;
+        }
         for set in KvSet::ALL {
             // Another runtime may have kept the caches as they are stored only.
             let lacks = |reader: &CaptureReader| reader.is_foreign() && reader.layers_of(set) == 0;
@@ -40,6 +45,8 @@ pub(super) fn check(
             let what = match set {
                 KvSet::Stored => "layers of K/V",
                 KvSet::BeforeStoring => "layers of K/V before storing",
+                KvSet::Steps if by_step => "layers of K/V by step",
+                KvSet::Steps => continue,
             };
             let (layers, others) = (reference.layers_of(set), test.layers_of(set));
             let first = set.tensor(Cache::K, layers.min(others));
@@ -55,6 +62,12 @@ pub(super) fn check(
         }
     }
     Ok(())
+}
+
+/// Whether both arms say which pass computed which rows of the caches: captures of other runtimes and of earlier
+/// versions need not.
+pub(super) fn has_steps(reference: &CaptureReader, test: &CaptureReader) -> bool {
+    reference.step_rows().is_some() && test.step_rows().is_some()
 }
 
 /// Checks that two lists are equal, and names the first place where they are not.

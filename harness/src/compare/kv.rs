@@ -38,8 +38,8 @@ pub struct LayerNmse {
     pub v: f64,
 }
 
-/// A cache over its limit.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// A cache that is named for its figure.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BadCache {
     /// Which cache.
     pub cache: Cache,

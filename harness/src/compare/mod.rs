@@ -22,7 +22,7 @@ pub use kl::Distribution;
 pub use kv::{BadCache, KvNmse, LayerNmse, WorstCache};
 pub use nmse::{LogitsNmse, Nmse, WorstRow};
 pub use nonfinite::{NonFinite, NonFiniteCounts, NonFinitePlace};
-pub use steps::{StepNmse, Steps};
+pub use steps::{BadStep, StepKv, StepNmse, Steps};
 pub use top_token::{Mismatch, MismatchKind, TopToken};
 
 use crate::capture::{CaptureReader, KvSet};
@@ -34,7 +34,7 @@ use serde::{Deserialize, Serialize};
 pub struct Metrics {
     /// NMSE of logits.
     pub logits: LogitsNmse,
-    /// NMSE of logits step by step; `None` where there is one step.
+    /// NMSE of logits, keys and values step by step; `None` where there is one step.
     #[serde(default)]
     pub steps: Option<Steps>,
     /// NMSE of the caches; `None` where they were not compared or neither capture holds any.
@@ -119,10 +119,13 @@ pub fn compare(
         Some(bound) => kv::compare(reference, test, KvSet::BeforeStoring, bound.limit, &mut nonfinite)?,
         None => None,
     };
+    if limits.kv_nmse.is_some() {
+        steps.push_caches(reference, test, &mut nonfinite)?;
+    }
     let greedy = greedy::compare(reference, test, margins, sums.mean_square(), limits.logits_nmse.limit);
     Ok(Metrics {
         logits: sums.finish(|row| places[row]),
-        steps: steps.finish(limits.logits_nmse.limit),
+        steps: steps.finish(limits.logits_nmse.limit, limits.kv_nmse.as_ref().map(|bound| bound.limit)),
         kv,
         kv_before_storing,
         top_token: top_tokens.finish(),

@@ -180,6 +180,8 @@ mod tests {
         (count(), count(), count(), decimal(), count(), decimal()).prop_map(
             |(window, skip, ahead, penalty, top_k, top_p)| CausalOptions {
                 window,
+                hidden: ahead.map(|n| n - 1),
+                store: skip.map(|_| crate::plan::causal::Store::Cpy),
                 skip,
                 ahead,
                 penalty,

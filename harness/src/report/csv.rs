@@ -38,8 +38,15 @@ const COLUMNS: &[Column] = &[
     ("row_nmse_p99", |c| figure(c, |m| Some(m.logits.p99))),
     ("steps", |c| metric(c, |m| m.steps.as_ref().map(|s| s.list.len()))),
     ("first_bad_step", |c| metric(c, |m| m.steps.as_ref()?.first_bad.map(|s| s.step))),
+    ("first_bad_step_cache", |c| {
+        let first =
+            |m: &Metrics| m.steps.as_ref()?.first_bad?.cache.map(|b| format!("{}.{}", b.cache, b.layer));
+        metric(c, first)
+    }),
     ("worst_step", |c| metric(c, |m| m.steps.as_ref().map(|s| s.worst.step))),
-    ("worst_step_nmse", |c| figure(c, |m| m.steps.as_ref().map(|s| s.worst.nmse))),
+    ("worst_step_nmse", |c| figure(c, |m| m.steps.as_ref().and_then(|s| s.worst.nmse))),
+    ("worst_step_kv", |c| metric(c, |m| m.steps.as_ref()?.worst_kv().map(|(step, _)| step))),
+    ("worst_step_kv_nmse", |c| figure(c, |m| m.steps.as_ref()?.worst_kv().map(|(_, kv)| kv.worst.nmse))),
     ("kv_layers", |c| metric(c, |m| m.kv.as_ref().map(|kv| kv.layers.len()))),
     ("k_nmse", |c| figure(c, |m| m.kv.as_ref().map(|kv| kv.k))),
     ("v_nmse", |c| figure(c, |m| m.kv.as_ref().map(|kv| kv.v))),
@@ -94,6 +101,7 @@ const COLUMNS: &[Column] = &[
     ("from_device_bytes", |c| optional(c.traffic.map(|t| t.from_device.total))),
     ("from_device_bytes_graph", |c| optional(c.traffic.map(|t| t.from_device.largest))),
     ("cache_read_bytes", |c| optional(c.traffic.map(|t| t.cache_read))),
+    ("cache_written_bytes", |c| optional(c.traffic.map(|t| t.cache_written))),
     ("peak_rss_bytes", |c| optional(c.peak_rss_bytes)),
     ("seconds", |c| c.timings.iter().map(|(name, s)| format!("{name}={s}")).collect::<Vec<_>>().join(" ")),
     ("text", |c| optional(c.text.as_ref())),

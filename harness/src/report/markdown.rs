@@ -1,7 +1,8 @@
 //! `summary.md`: the matrix and the failed cells, made to fit a CI step summary.
 
-use super::format::{COLUMNS, HEADINGS, one_line, row};
+use super::format::{COLUMNS, HEADINGS, NONE, one_line, row, scientific};
 use super::{Cell, Part, Report};
+use crate::compare::StepNmse;
 
 /// The most cells in each table: a step summary holds one MiB, and nobody reads more.
 const MOST: usize = 500;
@@ -23,6 +24,7 @@ pub fn render(report: &Report) -> String {
     text.push_str(&left_out(report.cells.len()));
     text.push_str(&notes(report));
     text.push_str(&checks(report));
+    text.push_str(&steps(report));
     let failed: Vec<&Cell> = report.failed().collect();
     if !failed.is_empty() {
         text.push_str("\n## Failed\n\n");
@@ -102,6 +104,61 @@ fn parts(report: &Report) -> String {
         format!("- run {name}{shard}: {} cells, {}, {host}\n", part.cells.len(), escape(&run.started))
     };
     report.parts.iter().map(line).collect()
+}
+
+/// Where the divergence of cells with several steps begins, and how it grows.
+fn steps(report: &Report) -> String {
+    let mut lines = Vec::new();
+    for cell in &report.cells {
+        let Some(steps) = cell.metrics.as_ref().and_then(|metrics| metrics.steps.as_ref()) else { continue };
+        let begins = steps.first_bad.map_or_else(
+            || NONE.to_owned(),
+            |bad| match bad.cache {
+                Some(found) => format!("{}, {}.{}", bad.step, found.cache, found.layer),
+                None => bad.step.to_string(),
+            },
+        );
+        let worst = steps.worst_kv().map_or_else(
+            || NONE.to_owned(),
+            |(step, kv)| {
+                let found = kv.worst;
+                format!("{} in {}.{} at {step}", scientific(found.nmse), found.cache, found.layer)
+            },
+        );
+        let told = steps.list.iter().filter(|step| step.kv.is_some()).count();
+        let caches = |step: &StepNmse| step.kv.map(|kv| kv.worst.nmse);
+        let fields = [
+            cell.id.to_string(),
+            steps.list.len().to_string(),
+            begins,
+            course(steps.list.iter().filter_map(|step| step.nmse)),
+            course(steps.list.iter().filter_map(caches)),
+            worst,
+            told.to_string(),
+        ];
+        lines.push(format!("| {} |\n", fields.map(|field| escape(&field)).join(" | ")));
+    }
+    if lines.is_empty() {
+        return String::new();
+    }
+    let head = "\n## Step by step\n\n\
+        | cell | steps | over a limit from | logits NMSE | K/V NMSE, worst layer | worst cache | steps with K/V |\n\
+        | --- | --: | --- | --- | --- | --- | --: |\n";
+    let more = left_out(lines.len());
+    lines.truncate(MOST);
+    format!("{head}{}{more}", lines.concat())
+}
+
+/// Figures of up to five steps, evenly spread from the first to the last.
+fn course(figures: impl Iterator<Item = f64>) -> String {
+    const POINTS: usize = 5;
+    let all: Vec<f64> = figures.collect();
+    let shown: Vec<String> = match all.len() {
+        0 => vec![NONE.to_owned()],
+        n if n <= POINTS => all.into_iter().map(scientific).collect(),
+        n => (0..POINTS).map(|i| scientific(all[i * (n - 1) / (POINTS - 1)])).collect(),
+    };
+    shown.join(" → ")
 }
 
 /// Builds and devices.

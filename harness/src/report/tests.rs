@@ -5,9 +5,9 @@ use crate::capture::{
     BackendNodes, BuildFile, BuildInfo, Cache, DeviceInfo, DeviceKind, Fallback, Moved, Placement, Traffic,
 };
 use crate::compare::{
-    BadCache, Distribution, FirstDifference, Greedy, KvNmse, LayerNmse, LogitsNmse, Metrics, Mismatch,
-    MismatchKind, NonFinite, NonFiniteCounts, NonFinitePlace, RowPlace, StepNmse, Steps, TopToken,
-    WorstCache, WorstRow,
+    BadCache, BadStep, Distribution, FirstDifference, Greedy, KvNmse, LayerNmse, LogitsNmse, Metrics,
+    Mismatch, MismatchKind, NonFinite, NonFiniteCounts, NonFinitePlace, RowPlace, StepKv, StepNmse, Steps,
+    TopToken, WorstCache, WorstRow,
 };
 use crate::plan::CellId;
 use crate::verdict::{Limits, Status, Verdict};
@@ -102,6 +102,7 @@ fn passed() -> Cell {
     cell.placement = Some(placement);
     let moved = |total, largest| Moved { total, largest };
     cell.traffic = Some(Traffic {
+        cache_written: 0,
         graphs: 1,
         to_device: moved(396, 396),
         from_device: moved(17_160, 17_160),
@@ -128,8 +129,12 @@ fn diverged() -> Cell {
         ..kv
     });
     let steps = [(0, 16, nmse_limit / 2.0), (1, 8, f64::NAN)];
-    let steps = steps.map(|(step, rows, nmse)| StepNmse { step, rows, nmse });
-    metrics.steps = Some(Steps { first_bad: Some(steps[1]), worst: steps[1], list: steps.to_vec() });
+    let cache = BadCache { cache: Cache::V, layer: 1, nmse: f64::INFINITY };
+    let kv = StepKv { positions: 16, k: 1e-6, v: f64::INFINITY, worst: cache };
+    let steps = steps.map(|(step, rows, nmse)| StepNmse { step, rows, nmse: Some(nmse), kv: Some(kv) });
+    let first_bad = BadStep { step: 1, nmse: Some(f64::NAN), cache: Some(cache) };
+    let layers = vec![LayerNmse { layer: 0, k: 1e-6, v: 2e-6 }];
+    metrics.steps = Some(Steps { first_bad: Some(first_bad), worst: steps[1], list: steps.to_vec(), layers });
     metrics.top_token = TopToken {
         rows: 24,
         mismatches: 3,

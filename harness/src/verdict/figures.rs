@@ -1,8 +1,8 @@
 //! Which figures of a cell are beyond their limits, in words.
 
-use super::Limits;
+use super::{Bound, Limits};
 use crate::capture::{Cache, KvSet};
-use crate::compare::Metrics;
+use crate::compare::{LayerNmse, Metrics};
 
 /// Every figure beyond its limit: what, where and by how much.
 pub(super) fn faults(metrics: &Metrics, limits: &Limits) -> Vec<String> {
@@ -10,6 +10,7 @@ pub(super) fn faults(metrics: &Metrics, limits: &Limits) -> Vec<String> {
         nonfinite(metrics),
         logits(metrics, limits).or_else(|| worst_row(metrics, limits)),
         caches(metrics, limits),
+        step_caches(metrics, limits),
         before_storing(metrics, limits),
         mismatches(metrics, limits),
         divergence(metrics, limits),
@@ -51,10 +52,32 @@ fn logits(metrics: &Metrics, limits: &Limits) -> Option<String> {
 fn first_bad_step(metrics: &Metrics) -> String {
     let Some(steps) = &metrics.steps else { return String::new() };
     let Some(first) = &steps.first_bad else { return String::new() };
-    format!(
-        ", over the limit from step {} on ({:.1e}), worst step {} ({:.1e})",
-        first.step, first.nmse, steps.worst.step, steps.worst.nmse
-    )
+    let logits = first.nmse.map(|nmse| format!("logits {nmse:.1e}"));
+    let cache =
+        first.cache.map(|found| format!("first {}.{} with {:.1e}", found.cache, found.layer, found.nmse));
+    let what: Vec<String> = logits.into_iter().chain(cache).collect();
+    let worst = steps.worst.nmse.map(|nmse| format!(", worst step {} ({nmse:.1e})", steps.worst.step));
+    format!(", over the limit from step {} on ({}){}", first.step, what.join(", "), worst.unwrap_or_default())
+}
+
+/// Keys and values that later steps have overwritten, so that the caches at the end do not tell them.
+fn step_caches(metrics: &Metrics, limits: &Limits) -> Option<String> {
+    let bound = limits.kv_nmse.as_ref()?;
+    let steps = metrics.steps.as_ref()?;
+    let (name, excess) = first_over(&steps.layers, bound, KvSet::Steps)?;
+    // Where logits or the caches at the end are beyond their limits too, they have said where it begins.
+    let said = !limits.logits_nmse.holds(metrics.logits.overall)
+        || metrics.kv.as_ref().is_some_and(|kv| first_over(&kv.layers, bound, KvSet::Stored).is_some());
+    let begins = if said { String::new() } else { first_bad_step(metrics) };
+    Some(format!("NMSE of {name} over all steps {excess}{begins}"))
+}
+
+/// The first cache over its limit, by name.
+fn first_over(layers: &[LayerNmse], bound: &Bound, set: KvSet) -> Option<(String, String)> {
+    layers.iter().find_map(|layer| {
+        let check = |cache, nmse| Some((set.tensor(cache, layer.layer as usize), bound.excess(nmse)?));
+        check(Cache::K, layer.k).or_else(|| check(Cache::V, layer.v))
+    })
 }
 
 /// Said only where the whole is within its limit: a single bad row that the mean forgives.
@@ -77,15 +100,17 @@ fn caches(metrics: &Metrics, limits: &Limits) -> Option<String> {
         return Some("K/V were to be compared, but the captures hold none".to_owned());
     };
     // Every layer is checked here again: the limits may not be those of the comparison.
-    let first = kv.layers.iter().find_map(|layer| {
-        let check = |cache: Cache, nmse| Some((cache.tensor(layer.layer as usize), bound.excess(nmse)?));
-        check(Cache::K, layer.k).or_else(|| check(Cache::V, layer.v))
-    });
-    let (name, excess) = first?;
+    let (name, excess) = first_over(&kv.layers, bound, KvSet::Stored)?;
     let worst = &kv.worst;
+    // Where the logits are beyond theirs too, they have said it.
+    let begins = if limits.logits_nmse.holds(metrics.logits.overall) {
+        first_bad_step(metrics)
+    } else {
+        String::new()
+    };
     Some(format!(
         "NMSE of {name} {excess}, the first cache over its limit; worst {}.{} with {:.1e} \
-         (head {}, position {})",
+         (head {}, position {}){begins}",
         worst.cache, worst.layer, worst.nmse, worst.head, worst.position
     ))
 }
@@ -94,13 +119,7 @@ fn caches(metrics: &Metrics, limits: &Limits) -> Option<String> {
 fn before_storing(metrics: &Metrics, limits: &Limits) -> Option<String> {
     let bound = limits.kv_before_storing_nmse.as_ref()?;
     let kv = metrics.kv_before_storing.as_ref()?;
-    let first = kv.layers.iter().find_map(|layer| {
-        let check = |cache, nmse| {
-            Some((KvSet::BeforeStoring.tensor(cache, layer.layer as usize), bound.excess(nmse)?))
-        };
-        check(Cache::K, layer.k).or_else(|| check(Cache::V, layer.v))
-    });
-    let (name, excess) = first?;
+    let (name, excess) = first_over(&kv.layers, bound, KvSet::BeforeStoring)?;
     Some(format!("NMSE of {name} {excess}, the first over the limit before it was stored"))
 }
 

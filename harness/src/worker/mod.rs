@@ -17,6 +17,7 @@ mod masked;
 mod oracle;
 pub mod probe;
 mod protocol;
+mod step_kv;
 
 pub use dispatch::{Ended, Progress, Workplace, compute, run};
 pub(crate) use execute::switches;

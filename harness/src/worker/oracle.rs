@@ -105,6 +105,10 @@ fn sequence(
     }
     writer.tokens(reference.tokens());
     layers(writer, network.hparams(), cache.layers());
+    // Every position was computed once, by the step that the reference says.
+    if let Some(rows) = reference.step_rows().filter(|_| reference.layers_of(KvSet::Steps) == 0) {
+        writer.step_rows(rows);
+    }
     for (layer, kv) in pass.kv.iter().enumerate().take(reference.layers_of(KvSet::BeforeStoring)) {
         writer.layer_before_storing(layer, &kv.k, &kv.v, shape(network.hparams(), kv));
     }
@@ -142,15 +146,47 @@ fn steps(
     let (masks, steps) = (inputs.follow, inputs.steps);
     let plan = masked::Plan { masks, steps, sparse, precision, ..masked::Plan::default() };
     let given = trajectory(reference.path(), unmask)?;
+    // The reference's rows of every step; what the cache holds there after the oracle's own.
+    let rows = reference.step_rows().cloned().unwrap_or_default();
+    let mut by_step: Vec<LayerKv> = vec![LayerKv::default(); reference.layers_of(KvSet::Steps)];
+    let mut before: Vec<LayerKv> = vec![LayerKv::default(); reference.layers_of(KvSet::BeforeStoring)];
+    let width = h.kv_width();
     let generated = masked::generate(network, &inputs.prompt, plan, Some(&given), |step| {
         for (i, &position) in step.masked.iter().enumerate() {
             let read = if h.shift_logits { position.saturating_sub(1) } else { position };
             writer.row(int(read), int(step.step), step.logits.row(i));
         }
+        let of_step = rows.step.iter().zip(&rows.position).filter(|(at, _)| **at == int(step.step));
+        for position in of_step.filter_map(|(_, &position)| usize::try_from(position).ok()) {
+            for (all, held) in by_step.iter_mut().zip(step.cache.layers()) {
+                all.k.extend(held.k.get(position * width..(position + 1) * width).unwrap_or_default());
+                all.v.extend(held.v.get(position * width..(position + 1) * width).unwrap_or_default());
+            }
+        }
+        for (all, computed) in before.iter_mut().zip(step.kv) {
+            for (all, computed) in [(&mut all.k, &computed.k), (&mut all.v, &computed.v)] {
+                all.resize(step.tokens.len() * width, 0.0);
+                for (row, position) in computed.chunks_exact(width).zip(step.active) {
+                    all[position * width..][..width].copy_from_slice(row);
+                }
+            }
+        }
     })
     .map_err(failed)?;
     writer.tokens(&signed(&generated.tokens));
     writer.unmask(unmask);
+    for (layer, kv) in before.iter().enumerate() {
+        writer.layer_before_storing(layer, &kv.k, &kv.v, shape(h, kv));
+    }
+    if !by_step.is_empty() {
+        if by_step.iter().any(|kv| kv.k.len() != rows.step.len() * width) {
+            return Err(input("the reference has keys and values of steps or positions that there are not"));
+        }
+        writer.step_rows(&rows);
+        for (layer, kv) in by_step.iter().enumerate() {
+            writer.layer_by_step(layer, &kv.k, &kv.v, shape(h, kv));
+        }
+    }
     match cache {
         // Without a cache the reference's keys and values are of the finished sequence.
         CacheUse::None => {

@@ -40,6 +40,8 @@ pub(crate) struct Builder<'a> {
     /// `[n_kv, n]`: 0 or minus infinity; none where every token sees every other. F32 for explicit attention,
     /// F16 with padded rows for flash.
     pub(crate) mask: Option<Tensor>,
+    /// The mask of the last layer, where it is another.
+    pub(crate) last_mask: Option<Tensor>,
     pub(crate) kv: Kv<'a>,
     /// Keys after RoPE and values of each layer, `[head_dim, kv_heads, n]`, marked as outputs where
     /// `capture` is set.
@@ -167,6 +169,12 @@ impl Builder<'_> {
         Ok((through(&k, &cache.k[layer], "k")?, through(&v, &cache.v[layer], "v")?))
     }
 
+    /// The mask of a layer.
+    fn mask(&self, layer: usize) -> Option<&Tensor> {
+        let last = self.last_mask.as_ref().filter(|_| layer + 1 == self.hparams.n_layer);
+        last.or(self.mask.as_ref())
+    }
+
     /// `softmax(K^T Q scale + mask) V`: `q [head_dim, n, heads]`, `k` and `v`
     /// `[head_dim, kv_heads, n_kv]`; the result is `[head_dim * heads, n]`. ggml repeats each K/V head over
     /// the query heads of its group.
@@ -180,7 +188,7 @@ impl Builder<'_> {
         };
         let k = self.ctx.permute(&k, [0, 2, 1, 3]);
         let scores = named(self.ctx.mul_mat_f32(&k, q), "kq", layer);
-        let weights = named(self.ctx.soft_max(&scores, self.mask.as_ref(), scale), "kq_soft_max", layer);
+        let weights = named(self.ctx.soft_max(&scores, self.mask(layer), scale), "kq_soft_max", layer);
         // Blocks cannot be transposed, and 16-bit values would turn the weights into 16 bits too.
         let v = match v.dtype() {
             DType::F32 => v.clone(),
@@ -196,7 +204,7 @@ impl Builder<'_> {
     fn flash_attention(&self, q: &Tensor, k: &Tensor, v: &Tensor, scale: f32, layer: usize) -> Tensor {
         let h = self.hparams;
         let [k, v] = [k, v].map(|t| self.ctx.permute(t, [0, 2, 1, 3]));
-        let mixed = self.ctx.flash_attention(q, &k, &v, self.mask.as_ref(), scale);
+        let mixed = self.ctx.flash_attention(q, &k, &v, self.mask(layer), scale);
         let mixed = named(mixed, "kqv_flash", layer);
         self.ctx.reshape_2d(&mixed, [as_i64(h.head_dim * h.n_head), as_i64(self.n)])
     }

@@ -110,6 +110,33 @@ impl Placement {
         self.on_cpu().saturating_sub(self.pinned.values().sum())
     }
 
+    /// Adds where another session's work was placed.
+    pub fn add(&mut self, other: &Self) {
+        self.graphs += other.graphs;
+        self.splits += other.splits;
+        for theirs in &other.backends {
+            match self.backends.iter_mut().find(|mine| mine.name == theirs.name) {
+                None => self.backends.push(theirs.clone()),
+                Some(mine) => {
+                    mine.compute_nodes += theirs.compute_nodes;
+                    mine.view_nodes += theirs.view_nodes;
+                    for (op, count) in &theirs.ops {
+                        *mine.ops.entry(op.clone()).or_default() += count;
+                    }
+                }
+            }
+        }
+        for theirs in &other.fallbacks {
+            match self.fallbacks.iter_mut().find(|mine| mine.op == theirs.op) {
+                Some(mine) => mine.count += theirs.count,
+                None => self.fallbacks.push(theirs.clone()),
+            }
+        }
+        for (unit, count) in &other.pinned {
+            *self.pinned.entry(unit.clone()).or_default() += count;
+        }
+    }
+
     /// Adds the placement of `graph`, which `scheduler` has just allocated. Nodes of layers that were left
     /// on the CPU on purpose (`meant_for_cpu`) are no fall-backs, nor are those of a `pinned` unit.
     pub(crate) fn record(
@@ -152,5 +179,31 @@ impl Placement {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn placements_are_added_by_backend_and_op() {
+        let placed = |name: &str, compute_nodes| Placement {
+            graphs: 1,
+            splits: 2,
+            backends: vec![BackendNodes {
+                name: name.to_owned(),
+                compute_nodes,
+                view_nodes: 1,
+                ops: [("ADD f32".to_owned(), compute_nodes)].into(),
+            }],
+            fallbacks: vec![Fallback { op: "ADD f32".to_owned(), node: name.to_owned(), count: 1 }],
+        };
+        let mut all = placed("Vulkan0", 3);
+        all.add(&placed("Vulkan0", 4));
+        all.add(&placed("CPU", 5));
+        assert_eq!((all.graphs, all.splits, all.on_cpu(), all.off_cpu()), (3, 6, 5, 7));
+        assert_eq!(all.backends[0].ops["ADD f32"], 7);
+        assert_eq!((all.fallbacks.len(), all.fallbacks[0].count), (1, 3));
     }
 }

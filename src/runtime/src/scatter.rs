@@ -40,6 +40,7 @@ impl Scatter {
         if follow_each_other(positions) {
             return Ok(Self::Slot(positions[0]));
         }
+        // Also where the build has it and is told not to use it.
         if kv != KvType::F32 {
             return Err(lacks_set_rows(ctx.ggml()));
         }

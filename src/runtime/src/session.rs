@@ -48,7 +48,8 @@ pub struct Options {
     /// A token sees itself and the `window - 1` tokens before it; all before it where none. Causal models
     /// only.
     pub window: Option<usize>,
-    /// Writes the cache without `ggml_set_rows`, as has to be done on builds that lack it.
+    /// Writes the cache without `ggml_set_rows`, as has to be done on builds that lack it: into a quantised cache too,
+    /// where `ggml_cpy` has been wrong on Vulkan, so that this can be tested.
     pub avoid_set_rows: bool,
     /// Work that is computed on the CPU though the device could do it; where it is given, everything else is placed
     /// node by node too, so that the scheduler takes nothing along.
@@ -56,6 +57,8 @@ pub struct Options {
     /// A mistake to make: only tests of the harness plant one.
     #[doc(hidden)]
     pub planted: Option<Fault>,
+    /// The token at this position sees nothing in the last layer. Causal models only.
+    pub hidden: Option<usize>,
 }
 
 /// Which rows of logits are wanted.
@@ -135,7 +138,7 @@ pub struct Session {
     /// Layers that are left out, in order.
     skip: Vec<usize>,
     /// Keys and values as they were before they were stored, where they are to be recorded.
-    recorded: Option<Vec<LayerKv>>,
+    pub(crate) recorded: Option<Vec<LayerKv>>,
 }
 
 impl Session {
@@ -153,10 +156,16 @@ impl Session {
         let set_rows = !options.avoid_set_rows
             && ggml.optional_functions().iter().any(|(name, there)| *name == "ggml_set_rows" && *there);
         options.kv.check(&model.hparams, &selected.device.name())?;
-        if options.kv.is_quantised() && !set_rows {
+        if options.kv.is_quantised() && !set_rows && !options.avoid_set_rows {
             return Err(ggml.lacks("ggml_set_rows").into());
         }
         let decoder = models::decoder(model.hparams.architecture);
+        if options.hidden.is_some() && !decoder.causal {
+            return Err(Error::Input(format!(
+                "a hidden row for architecture {}, which has no mask",
+                model.hparams.architecture.name()
+            )));
+        }
         if options.window.is_some() && !decoder.causal {
             return Err(Error::Input(format!(
                 "a sliding window for architecture {}, in which every token sees every other",
@@ -220,6 +229,16 @@ impl Session {
     /// The mistake that a test has planted.
     pub(crate) fn planted(&self) -> Option<Fault> {
         self.options.planted
+    }
+
+    /// Computes attention in this way from now on.
+    pub fn set_attention(&mut self, attention: Attention) {
+        self.options.attention = attention;
+    }
+
+    /// Lets the token at this position see nothing in the last layer from now on.
+    pub fn set_hidden(&mut self, position: Option<usize>) {
+        self.options.hidden = position;
     }
 
     /// The selected device.
@@ -396,10 +415,25 @@ impl Session {
     /// When the device cannot be read.
     pub fn read_cache(&self) -> Result<Vec<LayerKv>, Error> {
         let Some(cache) = &self.cache else { return Ok(Vec::new()) };
-        let mut traffic = self.traffic.get();
-        traffic.cache_read += cache.filled_bytes();
-        self.traffic.set(traffic);
+        self.count_cache_read(cache.filled_bytes());
         cache.read()
+    }
+
+    /// Keys and values of these cached positions, per layer, in this order.
+    ///
+    /// # Errors
+    /// When one is not cached, or the device cannot be read.
+    pub fn read_cache_rows(&self, positions: &[usize]) -> Result<Vec<LayerKv>, Error> {
+        let cache = self.cache.as_ref().ok_or_else(|| Error::Input("no cache to read".to_owned()))?;
+        let (rows, bytes) = cache.read_rows(positions)?;
+        self.count_cache_read(bytes);
+        Ok(rows)
+    }
+
+    fn count_cache_read(&self, bytes: u64) {
+        let mut traffic = self.traffic.get();
+        traffic.cache_read += bytes;
+        self.traffic.set(traffic);
     }
 
     fn check_tokens(&self, tokens: &[u32], rows: Rows<'_>) -> Result<(), Error> {
@@ -437,6 +471,9 @@ impl Session {
             .decoder
             .causal
             .then(|| Builder::input(&ctx, mask_type, &[as_i64(n_kv), as_i64(mask_rows)], "mask"));
+        let hidden = self.options.hidden.filter(|hidden| mask.is_some() && at.contains(hidden));
+        let last_mask =
+            hidden.map(|_| Builder::input(&ctx, mask_type, &[as_i64(n_kv), as_i64(mask_rows)], "mask_last"));
         let wanted: Option<Vec<i32>> = match rows {
             Rows::All => None,
             Rows::Last => Some(vec![index(n - 1)]),
@@ -465,6 +502,7 @@ impl Session {
             n,
             positions: positions.clone(),
             mask: mask.clone(),
+            last_mask: last_mask.clone(),
             kv,
             captured: Vec::new(),
             capture: keep_kv,
@@ -492,8 +530,10 @@ impl Session {
 
         token_input.write_i32(&tokens.iter().map(|&t| index(t as usize)).collect::<Vec<_>>())?;
         positions.write_i32(&at.iter().map(|&p| index(p)).collect::<Vec<_>>())?;
-        if let Some(mask) = &mask {
-            let values = causal_mask(&Fault::seen(planted, at), n_kv, self.options.window);
+        for (mask, hidden) in [(&mask, None), (&last_mask, hidden)] {
+            let Some(mask) = mask else { continue };
+            let mut values = causal_mask(&Fault::seen(planted, at), n_kv, self.options.window);
+            hide(&mut values, at, n_kv, hidden);
             match self.options.attention {
                 Attention::Explicit => mask.write_f32(&values)?,
                 Attention::Flash => mask.write_f16_bits(&flash_mask(&values, n_kv * mask_rows))?,
@@ -507,9 +547,10 @@ impl Session {
         }
         self.scheduler.compute(&graph)?;
 
-        let inputs = [Some(&token_input), Some(&positions), mask.as_ref(), row_input.as_ref()];
+        let masks = [mask.as_ref(), last_mask.as_ref()];
+        let inputs = [Some(&token_input), Some(&positions), row_input.as_ref()].into_iter().chain(masks);
         let index_input = scatter.as_ref().and_then(Scatter::input);
-        let sent: usize = inputs.into_iter().chain([index_input]).flatten().map(Tensor::bytes).sum();
+        let sent: usize = inputs.chain([index_input]).flatten().map(Tensor::bytes).sum();
         let outputs = captured.iter().filter(|_| keep_kv).flat_map(|(k, v)| [k, v]).chain(&logits);
         let outputs = outputs.chain(residuals.iter().flatten());
         self.traffic.get_mut().graph(sent, outputs.map(Tensor::bytes).sum());
@@ -550,6 +591,15 @@ fn causal_mask(positions: &[usize], n_kv: usize, window: Option<usize>) -> Vec<f
     positions.iter().flat_map(|&p| (0..n_kv).map(move |kv| sees(p, kv))).collect()
 }
 
+/// Lets the token at position `hidden` see nothing in a mask of [`causal_mask`]'s shape.
+fn hide(mask: &mut [f32], positions: &[usize], n_kv: usize, hidden: Option<usize>) {
+    for (row, &position) in mask.chunks_exact_mut(n_kv.max(1)).zip(positions) {
+        if Some(position) == hidden {
+            row.fill(f32::NEG_INFINITY);
+        }
+    }
+}
+
 /// The mask in 16 bits, filled up to `len` values with rows that see nothing.
 fn flash_mask(mask: &[f32], len: usize) -> Vec<u16> {
     let hidden = std::iter::repeat(f32::NEG_INFINITY);
@@ -576,6 +626,16 @@ mod tests {
         let inf = f32::NEG_INFINITY;
         assert_eq!(causal_mask(&[2, 3], 4, Some(2)), [inf, 0.0, 0.0, inf, inf, inf, 0.0, 0.0]);
         assert_eq!(causal_mask(&[2], 3, Some(9)), causal_mask(&[2], 3, None));
+    }
+
+    #[test]
+    fn a_hidden_row_sees_nothing_and_the_others_what_they_saw() {
+        let inf = f32::NEG_INFINITY;
+        let mut mask = causal_mask(&[1, 2], 3, None);
+        hide(&mut mask, &[1, 2], 3, Some(1));
+        assert_eq!(mask, [inf, inf, inf, 0.0, 0.0, 0.0]);
+        hide(&mut mask, &[1, 2], 3, Some(7));
+        assert_eq!(mask[3..], [0.0, 0.0, 0.0]);
     }
 
     #[test]

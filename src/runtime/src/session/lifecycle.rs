@@ -48,6 +48,7 @@ impl Session {
     /// When there is no cache, or the device cannot be read.
     pub fn save_cache(&self) -> Result<Vec<u8>, Error> {
         let cache = self.cache.as_ref().ok_or_else(|| Error::Input("no cache to save".to_owned()))?;
+        self.count_cache_read(cache.filled_bytes());
         cache.save()
     }
 
@@ -57,7 +58,10 @@ impl Session {
     /// When the bytes are no saved cache, are one of another model or type, or hold more than the cache can.
     pub fn restore_cache(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let cache = self.cache.as_mut().ok_or_else(|| Error::Input("no cache to restore into".to_owned()))?;
-        cache.restore(bytes)
+        cache.restore(bytes)?;
+        let written = cache.filled_bytes();
+        self.traffic.get_mut().cache_written += written;
+        Ok(())
     }
 
     /// Drops `drop` cached positions after the first `keep`: those that follow move down, and their keys are
@@ -123,6 +127,9 @@ impl Session {
             rows.write_i64(&(keep..keep + moved).map(as_i64).collect::<Vec<_>>())?;
         }
         self.scheduler.compute(&graph)?;
+        let rows = Some(&rows).filter(|_| self.set_rows);
+        let sent: usize = rows.into_iter().chain([&back]).map(Tensor::bytes).sum();
+        self.traffic.get_mut().graph(sent, 0);
         self.truncate(keep + moved)
     }
 }
