@@ -1,6 +1,7 @@
 //! `ggml-parity run`: plan, run, compare, judge, report.
 
 use super::Failed;
+use super::announce::Output;
 use crate::pipeline::{self, Build, Folders, OracleUse, Plan, PlantedFiles, RunError};
 use crate::plan::inputs::Wishes;
 use crate::plan::matrix::{self, Preset, Row};
@@ -87,8 +88,10 @@ pub(super) struct Args {
     #[arg(long)]
     keep_captures: bool,
     /// Print the canvas of masked generations after every step
-    #[arg(long)]
+    #[arg(long, conflicts_with = "json")]
     show_steps: bool,
+    #[command(flatten)]
+    output: Output,
 }
 
 pub(super) fn main(args: &Args) -> Result<ExitCode, Failed> {
@@ -114,7 +117,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failed> {
         command: shlex::try_join(command.iter().map(String::as_str)).unwrap_or_else(|_| command.join(" ")),
         version: env!("CARGO_PKG_VERSION").to_owned(),
     };
-    let mut teller = Teller::new(&plan);
+    let mut teller = Teller::new(&plan, args.output.shows_progress());
     let folders = Folders { captures };
     let report = pipeline::run(&plan, &workplace, &folders, header, |p| teller.tell(&p))?;
     teller.finish();
@@ -122,8 +125,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failed> {
         print!("{}", super::show_steps::render(&plan, &folders));
     }
     report::write(&out, &report).map_err(|error| Failed::new(ExitCode::Usage, error))?;
-    print!("{}", report::console::render(&report, std::io::stdout().is_terminal()));
-    println!("report: {}", out.join("summary.md").display());
+    args.output.announce(&out, &report);
     Ok(report.exit_code())
 }
 
@@ -298,19 +300,20 @@ fn default_threads() -> usize {
 
 /// Says how far the run is: a bar on a terminal, a line a cell elsewhere.
 struct Teller {
+    shown: bool,
     bar: Option<ProgressBar>,
     done: usize,
     total: usize,
 }
 
 impl Teller {
-    fn new(plan: &Plan) -> Self {
+    fn new(plan: &Plan, shown: bool) -> Self {
         let total = plan.captures();
-        let bar = std::io::stderr().is_terminal().then(|| {
+        let bar = (shown && std::io::stderr().is_terminal()).then(|| {
             let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} (left {eta}) {msg}");
             ProgressBar::new(total as u64).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
         });
-        Self { bar, done: 0, total }
+        Self { shown, bar, done: 0, total }
     }
 
     fn tell(&mut self, progress: &Progress<'_>) {
@@ -330,6 +333,7 @@ impl Teller {
                 };
                 match &self.bar {
                     Some(bar) => bar.inc(1),
+                    None if !self.shown => {}
                     None => eprintln!("[{:>3}/{}] {id} {word}", self.done, self.total),
                 }
             }

@@ -3,11 +3,12 @@
 use super::nmse::Nmse;
 use super::order::worst_index;
 use crate::verdict::within;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// NMSE per step.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Steps {
     /// The first step over the limit of all logits.
     pub first_bad: Option<StepNmse>,
@@ -18,14 +19,14 @@ pub struct Steps {
 }
 
 /// NMSE of one step.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StepNmse {
     /// The step, from 0.
     pub step: i32,
     /// Its rows.
     pub rows: u64,
     /// Its NMSE.
-    #[serde(with = "crate::figure")]
+    #[serde(with = "crate::figure::Figure")]
     pub nmse: f64,
 }
 

@@ -1,11 +1,18 @@
 //! One typed report, many renderers: each is a pure function of the report, in a file of its own.
 
+pub mod annotations;
 pub mod console;
 pub mod csv;
 mod format;
+mod held;
+pub mod html;
 pub mod json;
+pub mod junit;
 pub mod markdown;
 mod model;
+pub mod pieces;
+pub mod schema;
+pub mod tensors;
 
 pub use crate::verdict::{Arm, Attribution};
 pub use model::{Cell, Environment, Report, ReportError, Run, SCHEMA};
@@ -14,8 +21,11 @@ use crate::atomic;
 use std::io;
 use std::path::Path;
 
-/// Writes `report.json`, `cells.csv` and `summary.md` into `dir`, which is made if need be. Each file appears
-/// whole or not at all.
+/// The file of a report that people open.
+pub const INDEX: &str = "index.html";
+
+/// Writes `report.json`, `cells.csv`, `tensors.csv`, `junit.xml`, `summary.md` and `index.html` into `dir`, which is
+/// made if need be. Each file appears whole or not at all.
 ///
 /// # Errors
 /// The file system's, naming the file.
@@ -24,7 +34,10 @@ pub fn write(dir: &Path, report: &Report) -> Result<(), ReportError> {
     let files = [
         ("report.json", json::render(report)),
         ("cells.csv", csv::render(report)),
+        ("tensors.csv", tensors::render(report)),
+        ("junit.xml", junit::render(report)),
         ("summary.md", markdown::render(report)),
+        (INDEX, html::render(report)),
     ];
     for (name, text) in files {
         let path = dir.join(name);

@@ -4,6 +4,7 @@ use crate::capture::{BuildInfo, CaptureMeta, Check, DeviceInfo, Placement, Traff
 use crate::compare::Metrics;
 use crate::plan::{CellId, DeviceSelector, Mode, Options};
 use crate::verdict::{Attribution, ExitCode, Limits, Outcome, Status, Verdict, exit_code};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -31,7 +32,7 @@ pub enum ReportError {
 }
 
 /// What a run found.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Report {
     /// Always [`SCHEMA`].
     pub schema: String,
@@ -44,7 +45,7 @@ pub struct Report {
 }
 
 /// When and how a run was started.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Run {
     /// Its name, that of its folder.
     pub name: String,
@@ -59,7 +60,7 @@ pub struct Run {
 }
 
 /// Where a run ran.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Environment {
     /// Operating system.
     pub os: String,
@@ -77,7 +78,7 @@ pub struct Environment {
 }
 
 /// What became of one cell.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Cell {
     /// Its id.
     pub id: CellId,
@@ -124,6 +125,12 @@ pub struct Cell {
     /// The text that was generated, where the case generates.
     #[serde(default)]
     pub text: Option<String>,
+    /// The text that the reference generated, where the case generates.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reference_text: Option<String>,
+    /// The text of each token that the figures name, by its id, where the model has a tokenizer.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub pieces: BTreeMap<u64, String>,
     /// What the worker found when it compared the device with itself.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub checks: Vec<Check>,
@@ -160,6 +167,8 @@ impl Cell {
             traffic: None,
             peak_rss_bytes: None,
             text: None,
+            reference_text: None,
+            pieces: BTreeMap::new(),
             retried: None,
             checks: Vec::new(),
             timings: BTreeMap::new(),
@@ -188,6 +197,12 @@ impl Cell {
     /// What the exit code needs to know.
     pub fn outcome(&self) -> Outcome {
         Outcome { status: self.status, declared: self.declared.is_some(), compared: self.metrics.is_some() }
+    }
+
+    /// Whether it did not do what was asked of it.
+    pub fn is_red(&self) -> bool {
+        let declared = self.status == Status::Unsupported && self.declared.is_some();
+        !(self.status.is_good() || declared)
     }
 
     /// Compute nodes where they were to be, and all of them.
@@ -221,11 +236,7 @@ impl Report {
 
     /// Cells that did not do what was asked of them.
     pub fn failed(&self) -> impl Iterator<Item = &Cell> {
-        let failed = |cell: &&Cell| {
-            let declared = cell.status == Status::Unsupported && cell.declared.is_some();
-            !(cell.status.is_good() || declared)
-        };
-        self.cells.iter().filter(failed)
+        self.cells.iter().filter(|cell| cell.is_red())
     }
 
     /// Cells that a second worker computed after the first had died: they may pass, and are no less a finding.

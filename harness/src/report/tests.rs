@@ -88,7 +88,7 @@ fn placement(device: &str, on_device: u64, on_cpu: u64) -> Placement {
     }
 }
 
-fn passed() -> Cell {
+pub(super) fn passed() -> Cell {
     let mut cell = Cell::new(id("dream-gen/f32/full@npm-3.21.1:CPU@x64"));
     let limits = Limits::uniform(1e-9);
     let mut placement = placement("CPU", 80, 0);
@@ -113,7 +113,7 @@ fn passed() -> Cell {
     cell
 }
 
-fn diverged() -> Cell {
+pub(super) fn diverged() -> Cell {
     let mut cell = Cell::new(id("smollm2-135m/q4_1/decode?attn=flash&kv=f16@npm-3.21.1:Vulkan0"));
     let nmse_limit = 3e-3;
     let limits = Limits::uniform(nmse_limit);
@@ -200,14 +200,14 @@ fn noted() -> Cell {
 }
 
 /// A cell without figures.
-fn ended(text: &str, status: Status, reason: &str) -> Cell {
+pub(super) fn ended(text: &str, status: Status, reason: &str) -> Cell {
     let mut cell = Cell::new(id(text));
     cell.set_verdict(Verdict { status, reason: reason.to_owned() });
     cell
 }
 
 /// A report with every kind of outcome, its cells given in another order than declared.
-fn sample() -> Report {
+pub(super) fn sample() -> Report {
     let mut unsupported =
         ended("dream-gen/f32/generate@old:CPU", Status::Unsupported, "build old lacks `ggml_set_rows`");
     unsupported.declared = Some("needs a build of mid-2025 | see *notes*".to_owned());
@@ -255,6 +255,11 @@ fn sample() -> Report {
     Report::new(run, environment, &declared, vec![unsupported, noted(), crashed, diverged(), passed()])
 }
 
+/// A report of these cells on no machine in particular.
+pub(super) fn report_of(cells: Vec<Cell>) -> Report {
+    Report::new(Run::default(), Environment::default(), &[], cells)
+}
+
 #[test]
 fn console_table() {
     insta::assert_snapshot!(console::render(&sample(), false));
@@ -282,6 +287,98 @@ fn csv_cells() {
 #[test]
 fn markdown_summary() {
     insta::assert_snapshot!(markdown::render(&sample()));
+}
+
+#[test]
+fn csv_tensors() {
+    insta::assert_snapshot!(tensors::render(&sample()));
+}
+
+#[test]
+fn junit_suites() {
+    insta::assert_snapshot!(junit::render(&sample()));
+}
+
+/// The page without its style and script, a line for each element that begins one.
+#[test]
+fn html_page() {
+    let page = html::render(&report_of(vec![diverged(), passed()]));
+    let (head, rest) = page.split_once("<style>").unwrap();
+    let (_, rest) = rest.split_once("</style>").unwrap();
+    let (body, _) = rest.split_once("<script>").unwrap();
+    let (before, policy) = head.split_once("sha256-").unwrap();
+    let (_, after) = policy.split_once("img-src").unwrap();
+    let text = format!("{before}[hashes] img-src{after}{body}");
+    let blocks = ["section", "table", "tr", "figure", "h1", "h2", "h3", "h4", "p", "li", "details", "svg", "path", "text"];
+    let text = blocks.iter().fold(text, |text, name| {
+        let text = text.replace(&format!("<{name}>"), &format!("\n<{name}>"));
+        text.replace(&format!("<{name} "), &format!("\n<{name} ")).replace(&format!("<{name}."), &format!("\n<{name}."))
+    });
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn nothing_in_a_report_becomes_part_of_the_page() {
+    let evil = "</style></script><script>alert(1)</script><img src=x onerror=alert(2)>\"'";
+    let mut cell = diverged();
+    cell.id.case.model = evil.to_owned();
+    for text in [&mut cell.model, &mut cell.weights, &mut cell.build, &mut cell.reason, &mut cell.rerun] {
+        evil.clone_into(text);
+    }
+    for text in [&mut cell.text, &mut cell.reference_text, &mut cell.declared, &mut cell.retried, &mut cell.reference] {
+        *text = Some(evil.to_owned());
+    }
+    cell.device.base = evil.to_owned();
+    cell.pieces = [(42, evil.to_owned()), (7, evil.to_owned())].into();
+    cell.timings = [(evil.to_owned(), 1.0)].into();
+    let clean = html::render(&report_of(vec![diverged()]));
+    let mut report = report_of(vec![cell]);
+    report.run.name = evil.to_owned();
+    report.run.command = evil.to_owned();
+    report.environment = sample().environment;
+    report.environment.switches = [(evil.to_owned(), evil.to_owned())].into();
+    report.environment.devices[0].description = evil.to_owned();
+    let page = html::render(&report);
+    assert!(!page.contains("<script>alert") && !page.contains("<img"), "{page}");
+    for tag in ["<script", "</script", "<style", "</style"] {
+        assert_eq!(page.matches(tag).count(), clean.matches(tag).count(), "{tag}");
+    }
+    let xml = junit::render(&report);
+    assert!(!xml.contains("<script"), "{xml}");
+}
+
+#[test]
+fn a_page_loads_nothing_and_stays_small() {
+    let cells = (0..500).map(|i| {
+        let case = format!("m{}/f32/decode?n={}@b{}:Vulkan0", i % 10, i + 1, i % 3);
+        Cell { id: id(&case), ..diverged() }
+    });
+    let page = html::render(&report_of(cells.collect()));
+    assert!(page.len() < 8 << 20, "{} bytes", page.len());
+    for loads in ["src=", "@import", "url(", "http://", "https://"] {
+        assert!(!page.contains(loads), "{loads}");
+    }
+}
+
+#[test]
+fn a_summary_of_many_long_reasons_fits_a_step() {
+    let cells = (0..2000).map(|i| {
+        ended(&format!("m{i}/f32/full@b:CPU"), Status::Crashed, &"a long reason | ".repeat(500))
+    });
+    let text = markdown::render(&report_of(cells.collect()));
+    assert!(text.len() <= markdown::MOST_BYTES, "{} bytes", text.len());
+    assert!(text.contains("1800 more are in `cells.csv`"));
+}
+
+#[test]
+fn every_tensor_has_its_row() {
+    let text = tensors::render(&sample());
+    let mut reader = ::csv::Reader::from_reader(text.as_bytes());
+    let rows: Vec<::csv::StringRecord> = reader.records().map(Result::unwrap).collect();
+    // Three cells were compared, each with two layers.
+    assert_eq!(rows.len(), 3 * (1 + 2 * 2));
+    let bad = rows.iter().find(|row| &row[1] == "diverged" && &row[2] == "logits").unwrap();
+    assert_eq!((&bad[3], &bad[12]), ("NaN", "false"));
 }
 
 #[test]
@@ -333,7 +430,7 @@ fn all_files_are_written_and_replaced() {
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
     names.sort();
-    assert_eq!(names, ["cells.csv", "report.json", "summary.md"]);
+    assert_eq!(names, ["cells.csv", "index.html", "junit.xml", "report.json", "summary.md", "tensors.csv"]);
     let text = std::fs::read_to_string(out.join("report.json")).unwrap();
     assert_eq!(json::render(&json::parse(&text).unwrap()), json::render(&sample()));
 }

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use ggml_sys::{Graph, Scheduler, Tensor};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Nodes computed by one backend.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BackendNodes {
     /// The backend's name.
     pub name: String,
@@ -20,7 +21,7 @@ pub struct BackendNodes {
 }
 
 /// Nodes that were meant for the device and ran on the CPU.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Fallback {
     /// Op and type.
     pub op: String,
@@ -31,7 +32,7 @@ pub struct Fallback {
 }
 
 /// What a buffer is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Purpose {
     /// Model weights.
@@ -43,7 +44,7 @@ pub enum Purpose {
 }
 
 /// Bytes held in one buffer.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BufferUse {
     /// ggml's name of the buffer type.
     pub buffer: String,
@@ -54,7 +55,7 @@ pub struct BufferUse {
 }
 
 /// Nodes per backend over all graphs so far.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Placement {
     /// Graphs computed.
     pub graphs: u64,
