@@ -99,7 +99,7 @@ fn compared(cell: &mut Cell, case: usize, place: usize) {
         reference_nmse: 2e-7,
         device_nmse: size,
         reference_kv_nmse: Some(1e-7),
-        device_kv_nmse: Some(size * 2.0),
+        device_kv_nmse: Some(size * 0.9),
     });
     if case == 6 {
         cell.attribution = None;

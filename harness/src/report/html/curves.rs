@@ -10,8 +10,8 @@ const LEFT: f64 = 58.0;
 const RIGHT: f64 = 428.0;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 176.0;
-/// More points than this are a line without a mark on each.
-const MARKED: usize = 40;
+/// More points than this are a line without a mark on each: in a chart that tells its figures, and in one that does not.
+const MARKED: [usize; 2] = [40, 12];
 
 /// One curve.
 pub(super) struct Series {
@@ -79,6 +79,11 @@ impl Scale {
         (BOTTOM - share * (BOTTOM - TOP)).clamp(TOP, BOTTOM)
     }
 
+    /// The height of a power of ten.
+    fn decade(&self, power: i32) -> f64 {
+        round(self.y(10f64.powi(power)))
+    }
+
     /// At most seven powers of ten.
     fn decades(&self) -> impl Iterator<Item = i32> {
         let step = ((self.high - self.low) / 6).max(1);
@@ -100,25 +105,35 @@ pub(super) fn render(chart: &Chart<'_>) -> Markup {
             limits.push(limit);
         }
     }
+    // The name of the limit keeps away from the mark of the first bad place.
+    let left = chart.bad.as_ref().is_some_and(|bad| scale.x(bad.0) > f64::midpoint(LEFT, RIGHT));
     html! {
         figure.chart id=(id) {
+            figcaption {
+                span.what { (chart.title) }
+                @for (i, series) in chart.series.iter().enumerate() {
+                    span.key {
+                        svg.sample viewBox="0 0 28 10" aria-hidden="true" {
+                            path class=(format!("line l{i}")) d="M1 5H27" {}
+                        }
+                        (series.name)
+                    }
+                }
+            }
             svg viewBox="0 0 440 214" role="img" aria-labelledby=(format!("{title} {desc}")) {
                 title id=(title) { (chart.title) }
                 desc id=(desc) { (described(chart)) }
-                @for power in scale.decades() {
-                    @let y = round(scale.y(10f64.powi(power)));
-                    path.grid d=(format!("M{LEFT} {y}H{RIGHT}")) {}
-                    text x=(LEFT - 6.0) y=(y + 4.0) text-anchor="end" { "1e" (power) }
+                path.grid d=(scale.decades().map(|power| format!("M{LEFT} {}H{RIGHT}", scale.decade(power))).collect::<String>()) {}
+                g.y { @for power in scale.decades() { text x=(LEFT - 6.0) y=(scale.decade(power) + 4.0) { "1e" (power) } } }
+                g.x {
+                    @for place in ticks(&scale) { text x=(round(scale.x(place))) y=(BOTTOM + 17.0) { (place) } }
+                    text x=(f64::midpoint(LEFT, RIGHT)) y=(BOTTOM + 33.0) { (chart.axis) }
                 }
-                @for (i, place) in ticks(&scale).into_iter().enumerate() {
-                    @let anchor = if i == 0 { "start" } else { "middle" };
-                    text x=(round(scale.x(place) - if i == 0 { 4.0 } else { 0.0 })) y=(BOTTOM + 17.0) text-anchor=(anchor) { (place) }
-                }
-                text x=(f64::midpoint(LEFT, RIGHT)) y=(BOTTOM + 33.0) text-anchor="middle" { (chart.axis) }
                 @for &limit in limits.iter().filter(|limit| limit.is_finite()) {
                     @let y = round(scale.y(limit));
                     path.limit d=(format!("M{LEFT} {y}H{RIGHT}")) {}
-                    text.limit x=(RIGHT) y=(y - 4.0) text-anchor="end" { "limit " (scientific(limit)) }
+                    @let (x, anchor) = if left { (LEFT + 4.0, "start") } else { (RIGHT, "end") };
+                    text.limit x=(x) y=(y - 4.0) text-anchor=(anchor) { "limit " (scientific(limit)) }
                 }
                 @if let Some((place, ..)) = &chart.bad {
                     path.bad d=(format!("M{} {TOP}V{BOTTOM}", round(scale.x(*place)))) {}
@@ -134,17 +149,6 @@ pub(super) fn render(chart: &Chart<'_>) -> Markup {
                     text.bad x=(if right { x - 11.0 } else { x + 11.0 }) y=(BOTTOM - 6.0) text-anchor=(if right { "end" } else { "start" }) { "first over: " (name) }
                 }
             }
-            figcaption {
-                @for (i, series) in chart.series.iter().enumerate() {
-                    span.key {
-                        svg.sample viewBox="0 0 28 10" aria-hidden="true" {
-                            path class=(format!("line l{i}")) d="M1 5H27" {}
-                        }
-                        (series.name)
-                    }
-                }
-                span.what { (chart.title) }
-            }
         }
     }
 }
@@ -155,7 +159,7 @@ fn curve(index: usize, series: &Series, scale: &Scale, chart: &Chart<'_>) -> Mar
         let command = if i == 0 { 'M' } else { 'L' };
         let _ = write!(path, "{command}{} {}", round(scale.x(place)), round(scale.y(value)));
     }
-    let few = series.points.len() <= MARKED;
+    let few = series.points.len() <= MARKED[usize::from(!chart.told)];
     let marked = series.points.iter().filter(|(_, value)| few || !value.is_finite());
     html! {
         path class=(format!("line l{index}")) d=(path) {}

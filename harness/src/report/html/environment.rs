@@ -25,7 +25,7 @@ pub(super) fn render(report: &Report) -> Markup {
     html! {
         section #environment aria-labelledby="environment-title" {
             h2 #environment-title { "Environment" }
-            div.scroll tabindex="0" role="region" aria-label="Devices" {
+            div.scroll tabindex="0" role="group" aria-label="Devices" {
                 table {
                     caption { "Devices" }
                     thead { tr { th scope="col" { "device" } th scope="col" { "kind" } th scope="col" { "description" } th scope="col" { "driver" } th scope="col" { "memory" } } }
@@ -51,7 +51,7 @@ pub(super) fn render(report: &Report) -> Markup {
                 @if !build.files.is_empty() {
                     details {
                         summary { (build.files.len()) " libraries and their SHA-256" }
-                        div.scroll tabindex="0" role="region" aria-label=(format!("Libraries of {}", build.name)) {
+                        div.scroll tabindex="0" role="group" aria-label=(format!("Libraries of {}", build.name)) {
                             table {
                                 caption { "Libraries of " (build.name) }
                                 thead { tr { th scope="col" { "file" } th scope="col" { "SHA-256" } } }

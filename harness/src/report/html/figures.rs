@@ -15,7 +15,7 @@ pub(super) fn render(cell: &Cell) -> Markup {
     let found = &metrics.distribution;
     html! {
         h4 { "Figures and limits" }
-        div.scroll tabindex="0" role="region" aria-label="Figures and limits" {
+        div.scroll tabindex="0" role="group" aria-label="Figures and limits" {
             table.figures {
                 caption { "Each figure, its limit, and the figure as a share of the limit" }
                 thead { tr { th scope="col" { "figure" } th.n scope="col" { "value" } th.n scope="col" { "limit" } th scope="col" { "share of the limit" } th scope="col" { "where" } th scope="col" { "why this limit" } } }
@@ -40,7 +40,13 @@ fn row(held: &Held) -> Markup {
             th scope="row" { (held.name) }
             td.n { (figure(held.value)) }
             td.n { (held.limit.map_or_else(|| "none".to_owned(), figure)) }
-            td { @match held.ratio() { Some(ratio) => (bar(ratio)), None => "–" } }
+            td {
+                @match held.ratio() {
+                    Some(_) if held.counts => (if held.ok() { "✓" } else { "✕" }),
+                    Some(ratio) => (bar(ratio)),
+                    None => "–",
+                }
+            }
             td { (held.place) }
             td.why { (held.reason) }
         }
@@ -54,10 +60,8 @@ fn bar(ratio: f64) -> Markup {
     let over = ratio > 1.0;
     html! {
         span.bar {
-            svg viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true" {
-                rect.track width="100" height="10" {}
-                rect class=(if over { "fill over" } else { "fill" }) width=(width) height="10" {}
-                path.half d="M50 0V10" {}
+            svg class=[over.then_some("over")] viewBox="0 0 100 1" preserveAspectRatio="none" aria-hidden="true" {
+                rect width=(width) height="1" {}
             }
             (if over { "✕ " } else { "✓ " }) (times(ratio))
         }
@@ -71,7 +75,7 @@ fn checks(cell: &Cell) -> Markup {
     }
     html! {
         h4 { "The device against itself" }
-        div.scroll tabindex="0" role="region" aria-label="The device against itself" {
+        div.scroll tabindex="0" role="group" aria-label="The device against itself" {
             table {
                 caption { "Checks that the worker made on the device alone" }
                 thead { tr { th scope="col" { "check" } th.n scope="col" { "figure" } th scope="col" { "held to" } th scope="col" { "detail" } } }
@@ -110,7 +114,7 @@ pub(super) fn attribution(cell: &Cell) -> Markup {
     html! {
         h4 { "Attribution" }
         p { strong { (found.verdict) } ": " (sentence(found.verdict)) }
-        div.scroll tabindex="0" role="region" aria-label="Attribution" {
+        div.scroll tabindex="0" role="group" aria-label="Attribution" {
             table {
                 caption { "Each arm against the f64 oracle" }
                 thead { tr { th scope="col" { "arm" } th.n scope="col" { "logits NMSE" } th scope="col" { "share of the limit" } th.n scope="col" { "worst K/V NMSE" } th scope="col" { "share of the limit" } } }

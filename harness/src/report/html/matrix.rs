@@ -1,7 +1,8 @@
 //! The matrix: a row for each case, a column for each device of a build, and in each field a status and how far the
 //! logits are from their limit.
 
-use super::super::{Cell, Report, held};
+use super::super::held::{self, Held};
+use super::super::{Cell, Report};
 use super::{sign, times};
 use crate::report::format::scientific;
 use crate::verdict::Status;
@@ -66,12 +67,14 @@ pub(super) fn render(report: &Report) -> Markup {
         section #matrix aria-labelledby="matrix-title" {
             h2 #matrix-title { "Matrix" }
             (controls(report, &grid))
+            p.more {
+                "Each field: status, NMSE of the logits, and that figure as a share of its limit (1× is the limit). "
+                "Where only another figure is beyond its limit, it stands there with its name. "
+                "A field leads to its details."
+            }
             div.scroll.wide tabindex="0" role="region" aria-label="Matrix of cases and devices" {
                 table.matrix {
-                    caption {
-                        "Each field: status, NMSE of the logits, and that figure as a share of its limit (1× is the limit). "
-                        "A field leads to its details."
-                    }
+                    caption.away { "Cases and devices" }
                     thead {
                         tr {
                             th scope="col" { "case" }
@@ -106,15 +109,20 @@ pub(super) fn render(report: &Report) -> Markup {
 }
 
 fn field(index: usize, cell: &Cell) -> Markup {
-    let held = cell.metrics.as_ref().map(|metrics| metrics.logits.overall);
-    let limit = cell.limits.as_ref().map(|limits| limits.logits_nmse.limit);
-    let ratio = held.zip(limit).map(|(value, limit)| held::ratio(value, limit));
+    let figures = held::figures(cell);
+    let beyond = figures.iter().filter(|held| !held.ok());
+    let farthest = beyond.max_by(|a, b| a.ratio().unwrap_or(0.0).total_cmp(&b.ratio().unwrap_or(0.0)));
+    // The logits come first, and stay where they are beyond their limit as well.
+    let logits = figures.first();
+    let shown = if logits.is_some_and(|logits| !logits.ok()) { logits } else { farthest.or(logits) };
+    let ratio = shown.and_then(Held::ratio);
     html! {
         a class=(format!("field {}", heat(cell, ratio))) href=(format!("#c{index}")) data-status=(cell.status) data-red=(cell.is_red()) {
             span.word { span aria-hidden="true" { (sign(cell.status)) } " " (cell.status) }
-            @if let Some(value) = held {
+            @if let Some(shown) = shown {
+                @if logits.is_some_and(Held::ok) && !shown.ok() { span.name { (shown.name) } }
                 span.figure {
-                    (scientific(value))
+                    @if shown.counts { (shown.value) } @else { (scientific(shown.value)) }
                     @if let Some(ratio) = ratio { " " span.times { (times(ratio)) } }
                 }
             }

@@ -41,7 +41,7 @@ fn placement(index: usize, found: &Placement) -> Markup {
         }
         details {
             summary { "Nodes by op and backend" }
-            div.scroll tabindex="0" role="region" aria-label="Nodes by op and backend" {
+            div.scroll tabindex="0" role="group" aria-label="Nodes by op and backend" {
                 table {
                     caption { "Compute nodes over all graphs" }
                     thead { tr { th scope="col" { "op" } @for backend in &used { th.n scope="col" { (backend.name) } } } }
@@ -64,7 +64,7 @@ fn moved(traffic: &Traffic) -> Markup {
         html! { tr { th scope="row" { (name) } td.n { (bytes(moved.total)) } td.n { (bytes(moved.largest)) } } }
     };
     html! {
-        div.scroll tabindex="0" role="region" aria-label="Bytes moved" {
+        div.scroll tabindex="0" role="group" aria-label="Bytes moved" {
             table {
                 caption { "Bytes moved between host and device in " (traffic.graphs) " graphs" }
                 thead { tr { th scope="col" { "direction" } th.n scope="col" { "in all" } th.n scope="col" { "largest graph" } } }

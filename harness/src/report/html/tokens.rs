@@ -40,9 +40,9 @@ fn mismatches(index: usize, cell: &Cell, found: &TopToken) -> Markup {
         h4 #(format!("c{index}-mismatches")) { "Top-token mismatches" }
         p {
             (found.mismatches) " of " (found.rows) " rows, " (percent(found.rate)) (interval) ": "
-            (found.real) " real, " (found.ties) " ties that the allowed noise explains."
+            (found.real) " real, " (found.ties) " explained by the allowed noise (ties)."
         }
-        div.scroll tabindex="0" role="region" aria-label="Top-token mismatches" {
+        div.scroll tabindex="0" role="group" aria-label="Top-token mismatches" {
             table {
                 caption {
                     "Real ones first"
@@ -105,7 +105,7 @@ fn nonfinite(index: usize, found: &NonFinite) -> Markup {
                 (first.reference) " in the reference, " (first.test) " in the test."
             }
         }
-        div.scroll tabindex="0" role="region" aria-label="Values that are not finite" {
+        div.scroll tabindex="0" role="group" aria-label="Values that are not finite" {
             table {
                 caption { "Counts by tensor; an infinity that both have is allowed" }
                 thead { tr { th scope="col" { "tensor" } th.n scope="col" { "NaN, reference" } th.n scope="col" { "NaN, test" } th.n scope="col" { "∞ in one" } th.n scope="col" { "∞ in both" } } }
