@@ -8,12 +8,13 @@
 //! Figures are made up and the same each time; verdicts are those of the harness.
 
 use ggml_parity::capture::{
-    BackendNodes, BuildFile, BuildInfo, Cache, Check, CheckBound, DeviceInfo, DeviceKind, Fallback, Moved, Placement,
-    Traffic,
+    BackendNodes, BuildFile, BuildInfo, Cache, Check, CheckBound, DeviceInfo, DeviceKind, Fallback, Moved,
+    Placement, Traffic,
 };
 use ggml_parity::compare::{
-    BadCache, Distribution, FirstDifference, Greedy, KvNmse, LayerNmse, LogitsNmse, Metrics, Mismatch, MismatchKind,
-    NonFinite, NonFiniteCounts, NonFinitePlace, RowPlace, StepNmse, Steps, TopToken, WorstCache, WorstRow,
+    BadCache, Distribution, FirstDifference, Greedy, KvNmse, LayerNmse, LogitsNmse, Metrics, Mismatch,
+    MismatchKind, NonFinite, NonFiniteCounts, NonFinitePlace, RowPlace, StepNmse, Steps, TopToken,
+    WorstCache, WorstRow,
 };
 use ggml_parity::plan::CellId;
 use ggml_parity::report::{self, Arm, Attribution, Cell, Environment, Report, Run};
@@ -25,7 +26,8 @@ const DEVICES: [&str; 3] = ["CPU@x64", "CPU+repack", "Vulkan0"];
 const MODES: [&str; 6] =
     ["full", "full-cache", "sparse?keep=2", "prefill", "decode?attn=flash&kv=q8_0", "generate?cache=sparse"];
 /// A name that would be a script in a page that does not escape, and a text that would end one.
-const HOSTILE: &str = "<script>alert(1)</script> \"'&amp; </style></script><img src=x onerror=alert(2)> ]]> | `x` %0A::error::";
+const HOSTILE: &str =
+    "<script>alert(1)</script> \"'&amp; </style></script><img src=x onerror=alert(2)> ]]> | `x` %0A::error::";
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
@@ -58,14 +60,20 @@ fn cell(case: usize, device: &str) -> Cell {
     cell.timings = [("load".to_owned(), 0.12), ("compute".to_owned(), 1.5 + case as f64)].into();
     let ended = |status, reason: &str| Verdict { status, reason: reason.to_owned() };
     match (case, place) {
-        (1, 2) => cell.set_verdict(ended(Status::Crashed, "signal 6 (SIGABRT): GGML_ASSERT(x->ne[0] == 1) failed")),
+        (1, 2) => {
+            cell.set_verdict(ended(Status::Crashed, "signal 6 (SIGABRT): GGML_ASSERT(x->ne[0] == 1) failed"))
+        }
         (2, 2) => cell.set_verdict(ended(Status::Timeout, "no result within 600 s")),
-        (3, 2) => cell.set_verdict(ended(Status::OutOfMemory, "the device has 8 GiB and was asked for 9.1 GiB")),
+        (3, 2) => {
+            cell.set_verdict(ended(Status::OutOfMemory, "the device has 8 GiB and was asked for 9.1 GiB"))
+        }
         (4, 1) => {
             cell.set_verdict(ended(Status::Unsupported, "build npm-3.21.1 lacks `ggml_set_rows`"));
             cell.declared = Some("builds before mid-2025 cannot scatter".to_owned());
         }
-        (4, 0) => cell.set_verdict(ended(Status::Unsupported, "supports_op denies FLASH_ATTN_EXT f16 [64, 40, 4]")),
+        (4, 0) => {
+            cell.set_verdict(ended(Status::Unsupported, "supports_op denies FLASH_ATTN_EXT f16 [64, 40, 4]"))
+        }
         (5, 0) => cell.set_verdict(ended(Status::Crashed, HOSTILE)),
         _ => compared(&mut cell, case, place),
     }
@@ -103,7 +111,8 @@ fn compared(cell: &mut Cell, case: usize, place: usize) {
     });
     if case == 6 {
         cell.attribution = None;
-        cell.without_oracle = Some("3e10 tokens x parameters are more than 2.5e10, which --oracle lifts".to_owned());
+        cell.without_oracle =
+            Some("3e10 tokens x parameters are more than 2.5e10, which --oracle lifts".to_owned());
         cell.checks = vec![Check {
             name: "going on from a restored cache".to_owned(),
             value: 0.0,
@@ -114,7 +123,8 @@ fn compared(cell: &mut Cell, case: usize, place: usize) {
     if case == 7 && place == 0 {
         cell.retried = Some("signal 11 (SIGSEGV)".to_owned());
     }
-    cell.text = Some(if off { "15*20+15*3=300+44=344".to_owned() } else { "15*20+15*3=300+45=345".to_owned() });
+    cell.text =
+        Some(if off { "15*20+15*3=300+44=344".to_owned() } else { "15*20+15*3=300+45=345".to_owned() });
     cell.reference_text = Some("15*20+15*3=300+45=345".to_owned());
     cell.pieces = [(42, " the".to_owned()), (7, "\n".to_owned()), (99, HOSTILE.to_owned())].into();
     let moved = |total, largest| Moved { total, largest };
@@ -175,7 +185,11 @@ fn metrics(size: f64, case: usize) -> Metrics {
         .zip(course(size * 0.8, layers).zip(course(size * 2.0, layers)))
         .map(|(layer, (k, v))| LayerNmse { layer, k, v })
         .collect();
-    let bad = kv_layers.iter().find(|l| !(l.v <= LIMIT)).map(|l| BadCache { cache: Cache::V, layer: l.layer, nmse: l.v });
+    let bad = kv_layers.iter().find(|l| !(l.v <= LIMIT)).map(|l| BadCache {
+        cache: Cache::V,
+        layer: l.layer,
+        nmse: l.v,
+    });
     let last = &kv_layers[layers - 1];
     let worst = WorstCache {
         cache: Cache::V,
@@ -206,7 +220,8 @@ fn metrics(size: f64, case: usize) -> Metrics {
         Vec::new()
     };
     let found = mismatches.len() as u64;
-    let difference = FirstDifference { decision: 11, index: 19, reference: Some(42), test: Some(99), margin: Some(1.25) };
+    let difference =
+        FirstDifference { decision: 11, index: 19, reference: Some(42), test: Some(99), margin: Some(1.25) };
     let nan = size.is_nan();
     let counts = NonFiniteCounts { test_nan: 3, ..NonFiniteCounts::default() };
     let at = NonFinitePlace {
@@ -236,7 +251,12 @@ fn metrics(size: f64, case: usize) -> Metrics {
             interval: vec![0.013, 0.172],
             list: mismatches,
         },
-        greedy: Some(Greedy { equal: !off, length: 24, required: 20, first_difference: off.then_some(difference) }),
+        greedy: Some(Greedy {
+            equal: !off,
+            length: 24,
+            required: 20,
+            first_difference: off.then_some(difference),
+        }),
         nonfinite: NonFinite {
             tensors: if nan { [("v.1".to_owned(), counts)].into() } else { [].into() },
             first: nan.then_some(at),

@@ -8,10 +8,12 @@ use serde_json::Value;
 use std::path::Path;
 
 /// A device of every machine that the tests run on: a second flavour of the CPU.
-const DEVICE: &str = if cfg!(all(target_os = "linux", target_arch = "x86_64")) { "CPU@x64" } else { "CPU+repack" };
+const DEVICE: &str =
+    if cfg!(all(target_os = "linux", target_arch = "x86_64")) { "CPU@x64" } else { "CPU+repack" };
 
 fn validator() -> jsonschema::Validator {
-    let text = std::fs::read_to_string(root().join("reports/report.schema.json")).expect("the published schema");
+    let text =
+        std::fs::read_to_string(root().join("reports/report.schema.json")).expect("the published schema");
     let schema: Value = serde_json::from_str(&text).expect("the schema is JSON");
     jsonschema::draft202012::meta::validate(&schema).unwrap_or_else(|error| panic!("{error}"));
     jsonschema::draft202012::new(&schema).unwrap_or_else(|error| panic!("{error}"))
@@ -39,10 +41,20 @@ fn the_published_schema_is_that_of_the_code() {
 fn a_real_run_writes_what_the_schema_says_and_prints_where_the_page_is() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("green");
-    let (code, text) =
-        told(&run(&["run", "--model", "gen-llama", "--mode", "decode", "--device", DEVICE, "--out", out.to_str().unwrap()]));
+    let (code, text) = told(&run(&[
+        "run",
+        "--model",
+        "gen-llama",
+        "--mode",
+        "decode",
+        "--device",
+        DEVICE,
+        "--out",
+        out.to_str().unwrap(),
+    ]));
     assert_eq!(code, 0, "{text}");
-    let last = text.lines().filter(|line| line.starts_with("report: ")).next_back().expect("where the report is");
+    let last =
+        text.lines().filter(|line| line.starts_with("report: ")).next_back().expect("where the report is");
     assert_eq!(last, format!("report: {}", out.join("index.html").display()));
     let report: Value = serde_json::from_str(&read(&out.join("report.json"))).unwrap();
     assert_eq!(faults(&report), Vec::<String>::new());
@@ -53,7 +65,8 @@ fn a_red_run_tells_a_machine_github_and_the_schema() {
     let folder = tempfile::tempdir().unwrap();
     let (out, summary) = (folder.path().join("red"), folder.path().join("summary.md"));
     // A second has passed long before a model is loaded and run through a hundred steps.
-    let arguments = ["run", "--model", "dream-arith", "--mode", "generate", "--device", DEVICE, "--timeout", "1"];
+    let arguments =
+        ["run", "--model", "dream-arith", "--mode", "generate", "--device", DEVICE, "--timeout", "1"];
     let ended = command(&arguments)
         .args(["--no-oracle", "--json", "--out", out.to_str().unwrap()])
         .env("GITHUB_ACTIONS", "true")
@@ -76,7 +89,16 @@ fn quiet_is_two_lines_and_no_progress() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("quiet");
     let ended = run(&[
-        "run", "--model", "gen-llama", "--mode", "prefill", "--device", DEVICE, "--quiet", "--out", out.to_str().unwrap(),
+        "run",
+        "--model",
+        "gen-llama",
+        "--mode",
+        "prefill",
+        "--device",
+        DEVICE,
+        "--quiet",
+        "--out",
+        out.to_str().unwrap(),
     ]);
     let printed = String::from_utf8_lossy(&ended.stdout).into_owned();
     assert_eq!(printed.lines().count(), 2, "{printed}");

@@ -21,7 +21,9 @@ use serde::{Deserialize, Serialize};
 use std::fmt::Display;
 
 /// Options of the autoregressive modes. `None` is what an id leaves out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(default, deny_unknown_fields)]
 pub struct CausalOptions {
     /// How many tokens one token sees, itself included; `None` is all before it.

@@ -47,7 +47,7 @@ fn property(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{ended, report_of, sample};
+    use super::super::fixtures::{ended, report_of, sample};
     use super::*;
     use crate::verdict::Status;
 
@@ -62,7 +62,10 @@ mod tests {
         let text = github(&sample());
         assert_eq!(text.lines().count(), sample().failed().count());
         assert!(text.lines().all(|line| line.starts_with("::error title=")), "{text}");
-        assert!(text.contains("title=crashed%3A dream-gen/f32/prefill@npm-3.21.1%3AVulkan0::signal 6"), "{text}");
+        assert!(
+            text.contains("title=crashed%3A dream-gen/f32/prefill@npm-3.21.1%3AVulkan0::signal 6"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -57,9 +57,7 @@ const COLUMNS: &[Column] = &[
         metric(c, first)
     }),
     ("kv_nmse_limit", |c| full(c.limits.as_ref().and_then(|l| l.kv_nmse.as_ref()).map(|b| b.limit))),
-    ("kv_before_storing_worst_nmse", |c| {
-        figure(c, |m| m.kv_before_storing.as_ref().map(|kv| kv.worst.nmse))
-    }),
+    ("kv_before_storing_worst_nmse", |c| figure(c, |m| m.kv_before_storing.as_ref().map(|kv| kv.worst.nmse))),
     ("kv_before_storing_nmse_limit", |c| {
         full(c.limits.as_ref().and_then(|l| l.kv_before_storing_nmse.as_ref()).map(|b| b.limit))
     }),
@@ -75,15 +73,14 @@ const COLUMNS: &[Column] = &[
     ("greedy_first_difference", |c| {
         metric(c, |m| m.greedy.as_ref()?.first_difference.as_ref().map(|d| d.index))
     }),
-    ("greedy_reference_token", |c| {
-        metric(c, |m| m.greedy.as_ref()?.first_difference.as_ref()?.reference)
-    }),
+    ("greedy_reference_token", |c| metric(c, |m| m.greedy.as_ref()?.first_difference.as_ref()?.reference)),
     ("greedy_test_token", |c| metric(c, |m| m.greedy.as_ref()?.first_difference.as_ref()?.test)),
     ("greedy_margin", |c| figure(c, |m| m.greedy.as_ref()?.first_difference.as_ref()?.margin)),
     ("nan", |c| metric(c, |m| Some(m.nonfinite.nan()))),
     ("unmatched_infinite", |c| metric(c, |m| Some(m.nonfinite.unmatched_infinite()))),
     ("first_not_finite", |c| {
-        let of = |m: &Metrics| m.nonfinite.first.as_ref().map(|f| format!("{}[{},{}]", f.tensor, f.row, f.column));
+        let of =
+            |m: &Metrics| m.nonfinite.first.as_ref().map(|f| format!("{}[{},{}]", f.tensor, f.row, f.column));
         metric(c, of)
     }),
     ("kl_mean", |c| figure(c, |m| Some(m.distribution.kl_mean))),
@@ -112,7 +109,9 @@ const COLUMNS: &[Column] = &[
     ("cache_read_bytes", |c| optional(c.traffic.map(|t| t.cache_read))),
     ("peak_rss_bytes", |c| optional(c.peak_rss_bytes)),
     ("seconds", |c| c.timings.iter().map(|(name, s)| format!("{name}={s}")).collect::<Vec<_>>().join(" ")),
-    ("checks", |c| c.checks.iter().map(|k| format!("{}={:?}", k.name, k.value)).collect::<Vec<_>>().join("; ")),
+    ("checks", |c| {
+        c.checks.iter().map(|k| format!("{}={:?}", k.name, k.value)).collect::<Vec<_>>().join("; ")
+    }),
     ("retried", |c| optional(c.retried.as_ref())),
     ("text", |c| optional(c.text.as_ref())),
     ("reference_text", |c| optional(c.reference_text.as_ref())),

@@ -63,12 +63,7 @@ pub(super) fn figures(cell: &Cell) -> Vec<Held> {
         metrics.kv_before_storing.as_ref(),
         of(|l| l.kv_before_storing_nmse.as_ref()),
     ));
-    held.push(nmse(
-        "mean KL",
-        "nats".to_owned(),
-        metrics.distribution.kl_mean,
-        of(|l| l.kl_mean.as_ref()),
-    ));
+    held.push(nmse("mean KL", "nats".to_owned(), metrics.distribution.kl_mean, of(|l| l.kl_mean.as_ref())));
     held.extend(counts(cell, metrics, limits));
     held
 }
@@ -131,15 +126,14 @@ fn counts(cell: &Cell, metrics: &Metrics, limits: Option<&Limits>) -> Vec<Held> 
 /// The name of one cache's tensor and its NMSE in one layer.
 pub(super) fn tensors(kv: &KvNmse, set: KvSet) -> impl Iterator<Item = (String, Cache, u64, f64)> + '_ {
     kv.layers.iter().flat_map(move |layer| {
-        [(Cache::K, layer.k), (Cache::V, layer.v)].map(|(cache, nmse)| {
-            (set.tensor(cache, layer.layer as usize), cache, layer.layer, nmse)
-        })
+        [(Cache::K, layer.k), (Cache::V, layer.v)]
+            .map(|(cache, nmse)| (set.tensor(cache, layer.layer as usize), cache, layer.layer, nmse))
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{diverged, passed};
+    use super::super::fixtures::{diverged, passed};
     use super::*;
 
     #[test]
@@ -156,7 +150,8 @@ mod tests {
     fn a_cell_passes_here_as_it_passes_the_verdict() {
         assert!(figures(&passed()).iter().all(Held::ok));
         assert!(worst_ratio(&passed()).unwrap() < 1.0);
-        let red: Vec<&str> = figures(&diverged()).iter().filter(|held| !held.ok()).map(|held| held.name).collect();
+        let red: Vec<&str> =
+            figures(&diverged()).iter().filter(|held| !held.ok()).map(|held| held.name).collect();
         assert_eq!(
             red,
             [

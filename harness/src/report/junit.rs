@@ -26,9 +26,11 @@ pub fn render(report: &Report) -> String {
         let mut suite = TestSuite::new(format!("{build}:{device}"));
         suite.timestamp = junit.timestamp;
         suite.add_properties(environment(report, build, &device));
-        let cells = report.cells.iter().filter(|cell| cell.build == build && cell.device.to_string() == device);
+        let cells =
+            report.cells.iter().filter(|cell| cell.build == build && cell.device.to_string() == device);
         let cases: Vec<TestCase> = cells.map(case).collect();
-        suite.time = cases.iter().map(|case| case.time).try_fold(Duration::ZERO, |sum, time| Some(sum + time?));
+        suite.time =
+            cases.iter().map(|case| case.time).try_fold(Duration::ZERO, |sum, time| Some(sum + time?));
         suite.add_test_cases(cases);
         junit.add_test_suite(suite);
     }

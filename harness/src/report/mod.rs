@@ -48,4 +48,6 @@ pub fn write(dir: &Path, report: &Report) -> Result<(), ReportError> {
 }
 
 #[cfg(test)]
+mod fixtures;
+#[cfg(test)]
 mod tests;

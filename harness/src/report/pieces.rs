@@ -40,7 +40,7 @@ fn piece(tokenizer: &Tokenizer, id: u64) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::diverged;
+    use super::super::fixtures::diverged;
     use super::*;
     use model_file::{GenerateSpec, GgufFile};
 

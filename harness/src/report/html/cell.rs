@@ -115,7 +115,8 @@ fn layers(index: usize, cell: &Cell, metrics: &Metrics) -> Markup {
 fn step_curve(index: usize, cell: &Cell, steps: &Steps) -> Markup {
     let limit = cell.limits.as_ref().map(|limits| limits.logits_nmse.limit);
     // A further figure of steps is a further line here.
-    let figures: [(&'static str, fn(&StepNmse) -> f64, Option<f64>); 1] = [("logits", |step| step.nmse, limit)];
+    let figures: [(&'static str, fn(&StepNmse) -> f64, Option<f64>); 1] =
+        [("logits", |step| step.nmse, limit)];
     let series = figures.map(|(name, figure, limit)| {
         let points = steps.list.iter().map(|step| (f64::from(step.step), figure(step))).collect();
         Series { name, points, limit }

@@ -201,10 +201,20 @@ fn ticks(scale: &Scale) -> Vec<f64> {
 fn described(chart: &Chart<'_>) -> String {
     let mut text = String::new();
     for series in &chart.series {
-        let worst = series.points.iter().copied().reduce(|a, b| if ratio(b.1, 1.0) > ratio(a.1, 1.0) { b } else { a });
+        let worst = series
+            .points
+            .iter()
+            .copied()
+            .reduce(|a, b| if ratio(b.1, 1.0) > ratio(a.1, 1.0) { b } else { a });
         if let Some((place, value)) = worst {
             let count = series.points.len();
-            let _ = write!(text, "{}: {count} figures, the worst {} at {} {place}. ", series.name, scientific(value), chart.axis);
+            let _ = write!(
+                text,
+                "{}: {count} figures, the worst {} at {} {place}. ",
+                series.name,
+                scientific(value),
+                chart.axis
+            );
         }
     }
     match &chart.bad {

@@ -148,7 +148,9 @@ fn arm(name: &str, cell: &Cell, logits: f64, kv: Option<f64>, found: &Attributio
 fn sentence(arm: Arm) -> &'static str {
     match arm {
         Arm::Device => "the device is beyond the limits, the reference is not.",
-        Arm::Reference => "the reference is beyond the limits, the device is not; the device is held to the oracle.",
+        Arm::Reference => {
+            "the reference is beyond the limits, the device is not; the device is held to the oracle."
+        }
         Arm::Both => "both arms are beyond the limits, however close they are to each other.",
         Arm::Agree => "both arms are within the limits of the oracle.",
     }

@@ -17,11 +17,11 @@ pub(super) fn worst_first(report: &Report) -> Vec<usize> {
         .cells
         .iter()
         .enumerate()
-        .map(|(index, cell)| (index, (cell.is_red(), gravity(cell.status), held::worst_ratio(cell).unwrap_or(0.0))))
+        .map(|(index, cell)| {
+            (index, (cell.is_red(), gravity(cell.status), held::worst_ratio(cell).unwrap_or(0.0)))
+        })
         .collect();
-    order.sort_by(|(_, a), (_, b)| {
-        b.0.cmp(&a.0).then(a.1.cmp(&b.1)).then(b.2.total_cmp(&a.2))
-    });
+    order.sort_by(|(_, a), (_, b)| b.0.cmp(&a.0).then(a.1.cmp(&b.1)).then(b.2.total_cmp(&a.2)));
     order.into_iter().map(|(index, _)| index).collect()
 }
 
@@ -93,7 +93,10 @@ fn places(index: usize, cell: &Cell) -> Vec<(String, String)> {
     let mut places = Vec::new();
     let mut place = |part: &str, text: String| places.push((format!("#c{index}-{part}"), text));
     if let Some(first) = &metrics.nonfinite.first {
-        place("nonfinite", format!("{} row {} column {}: {}", first.tensor, first.row, first.column, first.test));
+        place(
+            "nonfinite",
+            format!("{} row {} column {}: {}", first.tensor, first.row, first.column, first.test),
+        );
     }
     let caches = [metrics.kv_before_storing.as_ref(), metrics.kv.as_ref()];
     if let Some(bad) = caches.into_iter().flatten().find_map(|kv| kv.first_bad.as_ref()) {

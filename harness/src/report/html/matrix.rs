@@ -163,7 +163,8 @@ fn legend() -> Markup {
 
 /// Filters and the order of the cells; the script shows them, since nothing but the script can make them work.
 fn controls(report: &Report, grid: &Grid) -> Markup {
-    let statuses = Status::ALL.iter().filter(|&&status| report.cells.iter().any(|cell| cell.status == status));
+    let statuses =
+        Status::ALL.iter().filter(|&&status| report.cells.iter().any(|cell| cell.status == status));
     html! {
         form #controls hidden {
             label { "Status " select #by-status { option value="" { "all" } option value="red" { "red only" }

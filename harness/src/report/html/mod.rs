@@ -23,7 +23,11 @@ const SCRIPT: &str = include_str!("script.js");
 /// The report as a page.
 pub fn render(report: &Report) -> String {
     let code = report.exit_code();
-    let title = format!("{} · {} · ggml-parity", if code == ExitCode::Success { "pass" } else { "FAIL" }, report.run.name);
+    let title = format!(
+        "{} · {} · ggml-parity",
+        if code == ExitCode::Success { "pass" } else { "FAIL" },
+        report.run.name
+    );
     let order = first::worst_first(report);
     let page = html! {
         (DOCTYPE)
@@ -211,14 +215,20 @@ mod tests {
 
     #[test]
     fn a_ratio_never_reads_as_if_it_were_on_the_other_side_of_one() {
-        assert_eq!([0.0, 1e-9, 0.0321, 0.9999, 1.0].map(times), ["0×", "<0.001×", "0.032×", "0.99×", "1.00×"]);
+        assert_eq!(
+            [0.0, 1e-9, 0.0321, 0.9999, 1.0].map(times),
+            ["0×", "<0.001×", "0.032×", "0.99×", "1.00×"]
+        );
         assert_eq!([1.000_001, 2.5, 250.4, 1e6].map(times), ["1.01×", "2.50×", "250×", "1e6×"]);
         assert_eq!(times(f64::INFINITY), "∞×");
     }
 
     #[test]
     fn sizes_and_times_have_units() {
-        assert_eq!([0, 1023, 1536, 64 << 20, 3 << 30].map(bytes), ["0 B", "1023 B", "1.5 KiB", "64.0 MiB", "3.00 GiB"]);
+        assert_eq!(
+            [0, 1023, 1536, 64 << 20, 3 << 30].map(bytes),
+            ["0 B", "1023 B", "1.5 KiB", "64.0 MiB", "3.00 GiB"]
+        );
         assert_eq!([0.25, 61.54, 125.0].map(duration), ["0.25 s", "61.5 s", "2 min 5 s"]);
         assert_eq!(duration(f64::NAN), "?");
     }
