@@ -112,11 +112,13 @@ fn layers(index: usize, cell: &Cell, metrics: &Metrics) -> Markup {
     })
 }
 
+/// A figure that each step has: its name, where it is found, and what it is held to.
+type StepFigure = (&'static str, fn(&StepNmse) -> f64, Option<f64>);
+
 fn step_curve(index: usize, cell: &Cell, steps: &Steps) -> Markup {
     let limit = cell.limits.as_ref().map(|limits| limits.logits_nmse.limit);
     // A further figure of steps is a further line here.
-    let figures: [(&'static str, fn(&StepNmse) -> f64, Option<f64>); 1] =
-        [("logits", |step| step.nmse, limit)];
+    let figures: [StepFigure; 1] = [("logits", |step| step.nmse, limit)];
     let series = figures.map(|(name, figure, limit)| {
         let points = steps.list.iter().map(|step| (f64::from(step.step), figure(step))).collect();
         Series { name, points, limit }
