@@ -53,8 +53,7 @@ fn a_real_run_writes_what_the_schema_says_and_prints_where_the_page_is() {
         out.to_str().unwrap(),
     ]));
     assert_eq!(code, 0, "{text}");
-    let last =
-        text.lines().filter(|line| line.starts_with("report: ")).next_back().expect("where the report is");
+    let last = text.lines().rfind(|line| line.starts_with("report: ")).expect("where the report is");
     assert_eq!(last, format!("report: {}", out.join("index.html").display()));
     let report: Value = serde_json::from_str(&read(&out.join("report.json"))).unwrap();
     assert_eq!(faults(&report), Vec::<String>::new());
