@@ -14,12 +14,13 @@ use crate::plan::inputs::{Inputs, Wishes, inputs};
 use crate::plan::models::{ModelError, ResolvedModel};
 use crate::plan::{Case, CellId, DeviceSelector, Mode};
 use crate::planted::{Plant, Planted, Plantings};
-use crate::report::{Cell, Environment, Report, Run};
+use crate::report::{Cell, Environment, Report, Run, pieces};
 use crate::verdict::{
     ExitCode, Key, Limits, Status, ToleranceError, Tolerances, Verdict, attribute, judge, reference_fault,
     with_checks,
 };
 use crate::worker::{self, Ended, Failure, FailureKind, JobCell, Probed, Progress, RunJob, Workplace};
+use model_file::Tokenizer;
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -316,7 +317,12 @@ pub fn run_keeping(
         }
     }
     let (ended, work) = ledger.finish()?;
-    let cells = plan.cells.iter().map(|id| cell(plan, folders, id, &ended)).collect::<Result<_, _>>()?;
+    let mut cells: Vec<Cell> =
+        plan.cells.iter().map(|id| cell(plan, folders, id, &ended)).collect::<Result<_, _>>()?;
+    pieces::decode(&mut cells, |cell| {
+        let model = model_of(plan, &cell.id.case).ok()?;
+        Tokenizer::from_gguf(&model.model.file).ok()
+    });
     let run = Run { seconds: started.elapsed().as_secs_f64(), work, ..header };
     Ok(Report::new(run, environment(plan), &plan.cells, cells))
 }
@@ -703,6 +709,7 @@ impl Arms<'_> {
     fn compare(&self, cell: &mut Cell) -> Result<Verdict, CompareError> {
         let (mut reference, mut test) = (self.open(self.reference)?, self.open(self.device)?);
         cell.set_capture(test.meta());
+        cell.reference_text.clone_from(&reference.meta().text);
         let metrics = compare(&mut reference, &mut test, self.limits)?;
         let judged = self.checked(judge(&metrics, &test.meta().placement, self.limits, self.is_cpu()), &test);
         let judged = with_checks(judged, "the reference: ", &reference.meta().checks, self.limits);

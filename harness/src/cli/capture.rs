@@ -73,7 +73,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failed> {
     let references = references(args)?;
     let plan = plan(args, &references, Build::open(args.ggml.as_deref(), &workplace)?, work.path())?;
     let replay = replay(&plan, &references)?;
-    let mut teller = Teller::new(plan.cells.len());
+    let mut teller = Teller::new(plan.cells.len(), true);
     let folders = Folders { captures: args.out.clone() };
     let captured = pipeline::capture(&plan, &workplace, &folders, &replay, |p| teller.tell(&p))?;
     teller.finish();

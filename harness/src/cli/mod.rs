@@ -1,5 +1,6 @@
 //! The command line: one file a subcommand.
 
+mod announce;
 mod cache;
 mod capture;
 mod compare;

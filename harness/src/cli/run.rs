@@ -1,6 +1,7 @@
 //! `ggml-parity run`: plan, run, compare, judge, report.
 
 use super::Failed;
+use super::announce::Output;
 use crate::keep::{CaptureStore, Head, Journal, Keep, executable_digest};
 use crate::pipeline::{self, Build, Folders, OracleUse, Plan, RunError};
 use crate::plan::inputs::Wishes;
@@ -105,8 +106,10 @@ pub(super) struct Args {
     #[arg(long, value_name = "SIZE")]
     cache_limit: Option<ByteSize>,
     /// Print the canvas of masked generations after every step
-    #[arg(long)]
+    #[arg(long, conflicts_with = "json")]
     show_steps: bool,
+    #[command(flatten)]
+    output: Output,
 }
 
 pub(super) fn main(args: &Args) -> Result<ExitCode, Failed> {
@@ -182,7 +185,7 @@ fn go(args: &Args, journal: Option<Journal>) -> Result<ExitCode, Failed> {
         eprintln!("\ninterrupted; what was computed is kept; {told}");
         std::process::exit(INTERRUPTED);
     });
-    let mut teller = Teller::new(plan.captures());
+    let mut teller = Teller::new(plan.captures(), args.output.shows_progress());
     let folders = Folders { captures: home.captures.clone() };
     let hint = |error: Failed| {
         let message = format!("{}\nwhat was computed is kept; {go_on}", error.message);
@@ -199,8 +202,7 @@ fn go(args: &Args, journal: Option<Journal>) -> Result<ExitCode, Failed> {
         journal.close().map_err(RunError::from)?;
     }
     home.close(args.keep_captures)?;
-    print!("{}", report::console::render(&report, std::io::stdout().is_terminal()));
-    println!("report: {}", out.join("summary.md").display());
+    args.output.announce(&out, &report);
     Ok(report.exit_code())
 }
 
@@ -436,19 +438,20 @@ pub(super) fn default_threads() -> usize {
 
 /// Says how far the run is: a bar on a terminal, a line a cell elsewhere.
 pub(super) struct Teller {
+    shown: bool,
     bar: Option<ProgressBar>,
     done: usize,
     total: usize,
 }
 
 impl Teller {
-    /// A teller of `total` captures.
-    pub(super) fn new(total: usize) -> Self {
-        let bar = std::io::stderr().is_terminal().then(|| {
+    /// A teller of `total` captures, which says nothing unless it is `shown`.
+    pub(super) fn new(total: usize, shown: bool) -> Self {
+        let bar = (shown && std::io::stderr().is_terminal()).then(|| {
             let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} (left {eta}) {msg}");
             ProgressBar::new(total as u64).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
         });
-        Self { bar, done: 0, total }
+        Self { shown, bar, done: 0, total }
     }
 
     pub(super) fn tell(&mut self, progress: &Progress<'_>) {
@@ -468,6 +471,7 @@ impl Teller {
                 };
                 match &self.bar {
                     Some(bar) => bar.inc(1),
+                    None if !self.shown => {}
                     None => eprintln!("[{:>3}/{}] {id} {word}", self.done, self.total),
                 }
             }

@@ -27,10 +27,11 @@ pub use top_token::{Mismatch, MismatchKind, TopToken};
 
 use crate::capture::{CaptureReader, KvSet};
 use crate::verdict::Limits;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Everything that was measured between two captures.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Metrics {
     /// NMSE of logits.
     pub logits: LogitsNmse,
@@ -53,7 +54,7 @@ pub struct Metrics {
 }
 
 /// Where a row of logits stood.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RowPlace {
     /// Its index in the capture.
     pub row: u64,

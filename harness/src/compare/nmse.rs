@@ -3,6 +3,7 @@
 
 use super::RowPlace;
 use super::order::{badness, quantiles, worst_index};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Running sums of one NMSE.
@@ -63,31 +64,31 @@ impl Nmse {
 }
 
 /// NMSE of logits.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LogitsNmse {
     /// Over all rows.
-    #[serde(with = "crate::figure")]
+    #[serde(with = "crate::figure::Figure")]
     pub overall: f64,
     /// The number of rows.
     pub rows: u64,
     /// The worst row.
     pub worst: WorstRow,
     /// The median row.
-    #[serde(with = "crate::figure")]
+    #[serde(with = "crate::figure::Figure")]
     pub p50: f64,
     /// The row that 99 of 100 do not exceed.
-    #[serde(with = "crate::figure")]
+    #[serde(with = "crate::figure::Figure")]
     pub p99: f64,
 }
 
 /// The worst row of logits.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct WorstRow {
     /// Which row it is, and where it stood.
     #[serde(flatten)]
     pub place: RowPlace,
     /// Its NMSE.
-    #[serde(with = "crate::figure")]
+    #[serde(with = "crate::figure::Figure")]
     pub nmse: f64,
     /// The column of its largest error; `None` where it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]

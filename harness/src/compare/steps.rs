@@ -8,11 +8,12 @@ use super::order::{badness, worst_index};
 use super::{CompareError, alignment, block_rows};
 use crate::capture::{Cache, CaptureReader, KvSet};
 use crate::verdict::within;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// NMSE per step.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Steps {
     /// The first step whose logits or caches are over their limits.
     pub first_bad: Option<BadStep>,
@@ -28,14 +29,14 @@ pub struct Steps {
 }
 
 /// NMSE of one step.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StepNmse {
     /// The step, from 0.
     pub step: i32,
     /// Its rows of logits.
     pub rows: u64,
     /// NMSE of its logits; `None` where it has no row.
-    #[serde(default, with = "crate::figure::option")]
+    #[serde(default, with = "crate::figure::MaybeFigure")]
     pub nmse: Option<f64>,
     /// The keys and values that it computed; `None` where captures do not tell them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -43,27 +44,27 @@ pub struct StepNmse {
 }
 
 /// NMSE of the keys and values of one step.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StepKv {
     /// Positions that the step computed.
     pub positions: u64,
     /// K over all layers.
-    #[serde(with = "crate::figure")]
+    #[serde(with = "crate::figure::Figure")]
     pub k: f64,
     /// V over all layers.
-    #[serde(with = "crate::figure")]
+    #[serde(with = "crate::figure::Figure")]
     pub v: f64,
     /// The worst cache.
     pub worst: BadCache,
 }
 
 /// Where a divergence begins.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BadStep {
     /// The step.
     pub step: i32,
     /// NMSE of its logits.
-    #[serde(default, with = "crate::figure::option")]
+    #[serde(default, with = "crate::figure::MaybeFigure")]
     pub nmse: Option<f64>,
     /// The first cache over its limit in this step, K before V; `None` where only the logits are.
     #[serde(default)]

@@ -28,6 +28,7 @@ use super::draws::Draws;
 use super::options::parse_name;
 use crate::named::named_enum;
 use runtime::generate::sampler::Sampling;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt::Display;
 
@@ -42,7 +43,9 @@ named_enum! {
 }
 
 /// Options of the autoregressive modes. `None` is what an id leaves out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(default, deny_unknown_fields)]
 pub struct CausalOptions {
     /// How many tokens one token sees, itself included; `None` is all before it.

@@ -19,6 +19,7 @@ use super::decimal::Decimal;
 use super::options::{parse_name, parse_whole};
 use crate::named::named_enum;
 use runtime::generate::masked::{self, CacheUse, Sparse};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 named_enum! {
@@ -67,7 +68,7 @@ named_enum! {
 const DEFAULT_BLOCK: usize = 8;
 
 /// Options of the masked-diffusion modes. `Default` is what an id leaves out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct MaskedOptions {
     /// What the steps of `generate` take from the cache.

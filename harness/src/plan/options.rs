@@ -2,6 +2,7 @@
 
 use super::{CausalOptions, Draws, IdError, MaskedOptions};
 use crate::named::named_enum;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -31,7 +32,7 @@ named_enum! {
 }
 
 /// The options of a case. `Default` is what an id leaves out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
     /// How attention is computed.

@@ -5,14 +5,16 @@
 //! they were declared, and each shard gets its share of every model and mode.
 
 use super::{Case, CellId, IdError};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
 /// Part `index` of `of`, counted from 1: `2/3`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
+#[schemars(with = "String")]
 pub struct Shard {
     /// Which part it is, from 1.
     pub index: u32,

@@ -58,6 +58,17 @@ pub(super) fn one_line(text: &str) -> String {
     plain.trim().to_owned()
 }
 
+/// Text of at most `most` characters on one line; what is cut is told by an ellipsis.
+pub(super) fn shortened(text: &str, most: usize) -> String {
+    let line = one_line(text);
+    if line.chars().count() <= most {
+        return line;
+    }
+    let mut short: String = line.chars().take(most.saturating_sub(1)).collect();
+    short.push('…');
+    short
+}
+
 /// `1.2e-9`, `0`, `inf`, `nan`.
 pub(crate) fn scientific(value: f64) -> String {
     if value.is_nan() {

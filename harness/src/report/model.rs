@@ -4,6 +4,7 @@ use crate::capture::{BuildInfo, CaptureMeta, Check, DeviceInfo, Placement, Traff
 use crate::compare::Metrics;
 use crate::plan::{CellId, DeviceSelector, Mode, Options, Shard};
 use crate::verdict::{Attribution, ExitCode, Limits, Outcome, Status, Verdict, exit_code};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -39,7 +40,7 @@ pub enum ReportError {
 }
 
 /// What a run found.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Report {
     /// Always [`SCHEMA`].
     pub schema: String,
@@ -55,7 +56,7 @@ pub struct Report {
 }
 
 /// One run of a merged report.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Part {
     /// The run.
     pub run: Run,
@@ -69,7 +70,7 @@ pub struct Part {
 }
 
 /// When and how a run was started.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Run {
     /// Its name, that of its folder.
     pub name: String,
@@ -90,7 +91,7 @@ pub struct Run {
 }
 
 /// How many captures were computed, and how many taken from the store.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Work {
     /// By workers of this run.
     pub computed: Captures,
@@ -99,7 +100,7 @@ pub struct Work {
 }
 
 /// Captures by arm.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Captures {
     /// Of references that are not under test themselves.
     pub reference: u64,
@@ -110,7 +111,7 @@ pub struct Captures {
 }
 
 /// Which part of a matrix a run was to do, so that whoever merges the parts can tell what is missing.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ShardOf {
     /// The part.
     pub part: Shard,
@@ -119,7 +120,7 @@ pub struct ShardOf {
 }
 
 /// Where a run ran.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Environment {
     /// Operating system.
     pub os: String,
@@ -173,7 +174,7 @@ impl Environment {
 }
 
 /// What became of one cell.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Cell {
     /// Its id.
     pub id: CellId,
@@ -220,6 +221,12 @@ pub struct Cell {
     /// The text that was generated, where the case generates.
     #[serde(default)]
     pub text: Option<String>,
+    /// The text that the reference generated, where the case generates.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reference_text: Option<String>,
+    /// The text of each token that the figures name, by its id, where the model has a tokenizer.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub pieces: BTreeMap<u64, String>,
     /// What the worker found when it compared the device with itself.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub checks: Vec<Check>,
@@ -256,6 +263,8 @@ impl Cell {
             traffic: None,
             peak_rss_bytes: None,
             text: None,
+            reference_text: None,
+            pieces: BTreeMap::new(),
             retried: None,
             checks: Vec::new(),
             timings: BTreeMap::new(),
@@ -284,6 +293,12 @@ impl Cell {
     /// What the exit code needs to know.
     pub fn outcome(&self) -> Outcome {
         Outcome { status: self.status, declared: self.declared.is_some(), compared: self.metrics.is_some() }
+    }
+
+    /// Whether it did not do what was asked of it.
+    pub fn is_red(&self) -> bool {
+        let declared = self.status == Status::Unsupported && self.declared.is_some();
+        !(self.status.is_good() || declared)
     }
 
     /// Compute nodes where they were to be, and all of them.
@@ -317,11 +332,7 @@ impl Report {
 
     /// Cells that did not do what was asked of them.
     pub fn failed(&self) -> impl Iterator<Item = &Cell> {
-        let failed = |cell: &&Cell| {
-            let declared = cell.status == Status::Unsupported && cell.declared.is_some();
-            !(cell.status.is_good() || declared)
-        };
-        self.cells.iter().filter(failed)
+        self.cells.iter().filter(|cell| cell.is_red())
     }
 
     /// Cells that a second worker computed after the first had died: they may pass, and are no less a finding.

@@ -31,13 +31,13 @@ pub struct Trial {
     /// Why.
     pub reason: String,
     /// Logits NMSE against the reference.
-    #[serde(with = "crate::figure::option")]
+    #[serde(with = "crate::figure::MaybeFigure")]
     pub logits_nmse: Option<f64>,
     /// K/V NMSE against the reference, the worst layer.
-    #[serde(with = "crate::figure::option")]
+    #[serde(with = "crate::figure::MaybeFigure")]
     pub kv_nmse: Option<f64>,
     /// Logits NMSE against the oracle, where it ran.
-    #[serde(with = "crate::figure::option")]
+    #[serde(with = "crate::figure::MaybeFigure")]
     pub oracle_nmse: Option<f64>,
     /// Nodes on the CPU by unit, over all graphs.
     pub pinned: BTreeMap<Unit, u64>,

@@ -4,12 +4,14 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The compute nodes of one op in one layer, written `MUL_MAT@3`. The embedding belongs to layer 0; the final norm
 /// and the head are the layer after the last.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(into = "String", try_from = "String")]
+#[schemars(with = "String")]
 pub struct Unit {
     /// The layer.
     pub layer: usize,

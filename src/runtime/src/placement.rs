@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use ggml_sys::{Graph, Scheduler, Tensor};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::pins::Unit;
 
 /// Nodes computed by one backend.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BackendNodes {
     /// The backend's name.
     pub name: String,
@@ -22,7 +23,7 @@ pub struct BackendNodes {
 }
 
 /// Nodes that were meant for the device and ran on the CPU.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Fallback {
     /// Op and type.
     pub op: String,
@@ -33,7 +34,7 @@ pub struct Fallback {
 }
 
 /// What a buffer is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Purpose {
     /// Model weights.
@@ -45,7 +46,7 @@ pub enum Purpose {
 }
 
 /// Bytes held in one buffer.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BufferUse {
     /// ggml's name of the buffer type.
     pub buffer: String,
@@ -56,7 +57,7 @@ pub struct BufferUse {
 }
 
 /// Nodes per backend over all graphs so far.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Placement {
     /// Graphs computed.
     pub graphs: u64,

@@ -5,10 +5,11 @@
 //! nor are copies that the scheduler makes where work falls back to the CPU, which
 //! [`Placement::splits`](crate::Placement::splits) tells.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// One direction.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Moved {
     /// Bytes over all graphs.
     pub total: u64,
@@ -24,7 +25,7 @@ impl Moved {
 }
 
 /// What went to the device and came from it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Traffic {
     /// Graphs computed.
     pub graphs: u64,
