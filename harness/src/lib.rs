@@ -5,6 +5,7 @@ pub mod builds;
 pub mod capture;
 pub mod cli;
 pub mod compare;
+pub mod comparison;
 pub mod figure;
 pub mod named;
 pub mod pipeline;

@@ -3,10 +3,12 @@
 mod devices;
 mod ggml;
 mod model;
+mod report;
 mod run;
 mod show_steps;
 
-use crate::verdict::ExitCode;
+use crate::pipeline::RunError;
+use crate::verdict::{ExitCode, Tolerances};
 use crate::worker::Workplace;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::path::Path;
@@ -24,6 +26,8 @@ struct Cli {
 enum Command {
     /// Run models on devices, compare them with the CPU, write a report
     Run(Box<run::Args>),
+    /// Write a report again, or judge its cells again under other limits, without running anything
+    Report(report::Args),
     /// List the devices a ggml build offers on this machine
     Devices(devices::Args),
     /// Make and look at model files
@@ -49,8 +53,8 @@ impl Failed {
     }
 }
 
-impl From<crate::pipeline::RunError> for Failed {
-    fn from(error: crate::pipeline::RunError) -> Self {
+impl From<RunError> for Failed {
+    fn from(error: RunError) -> Self {
         Self::new(error.exit_code(), error)
     }
 }
@@ -59,6 +63,20 @@ impl From<crate::builds::BuildError> for Failed {
     fn from(error: crate::builds::BuildError) -> Self {
         Self::new(ExitCode::Environment, error)
     }
+}
+
+/// The limits of a file, or those that ship.
+fn tolerances(file: Option<&Path>) -> Result<Tolerances, RunError> {
+    let Some(path) = file else { return Ok(Tolerances::embedded()) };
+    let text = std::fs::read_to_string(path)
+        .map_err(|source| RunError::Io { path: path.to_owned(), source })?;
+    text.parse().map_err(|error| RunError::Usage(format!("{}: {error}", path.display())))
+}
+
+/// The command line as a shell takes it.
+fn command_line() -> String {
+    let words: Vec<String> = std::env::args().collect();
+    shlex::try_join(words.iter().map(String::as_str)).unwrap_or_else(|_| words.join(" "))
 }
 
 /// Workers are this binary; their standard error goes to `folder`.
@@ -79,6 +97,7 @@ pub fn main() -> std::process::ExitCode {
     };
     let result = match cli.command {
         Command::Run(args) => run::main(&args),
+        Command::Report(args) => report::main(&args),
         Command::Devices(args) => devices::main(&args),
         Command::Model(command) => model::main(&command),
         Command::Ggml(command) => ggml::main(&command),

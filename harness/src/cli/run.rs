@@ -7,7 +7,7 @@ use crate::plan::matrix::{self, Preset, Row};
 use crate::plan::models::{self, ResolvedModel};
 use crate::plan::{Case, CellId, DeviceSelector, Mode, Options};
 use crate::report::{self, Run};
-use crate::verdict::{ExitCode, Tolerances};
+use crate::verdict::ExitCode;
 use crate::worker::{Ended, Progress, Workplace};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
@@ -74,6 +74,9 @@ pub(super) struct Args {
     /// Seconds a cell may take
     #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
     timeout: u64,
+    /// A file of limits in place of those that ship, as `calibrate` writes them
+    #[arg(long, value_name = "FILE")]
+    tolerances: Option<PathBuf>,
     /// Leave the oracle out: the CPU and the device alone are compared
     #[arg(long, conflicts_with = "oracle")]
     no_oracle: bool,
@@ -106,17 +109,17 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failed> {
     let workplace = super::workplace(work.path(), Duration::from_secs(args.timeout))?;
 
     let plan = plan(args, &workplace, work.path())?;
-    let command = std::env::args().collect::<Vec<_>>();
     let header = Run {
         name,
         started: stamp,
         seconds: 0.0,
-        command: shlex::try_join(command.iter().map(String::as_str)).unwrap_or_else(|_| command.join(" ")),
+        command: super::command_line(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
     };
     let mut teller = Teller::new(&plan);
     let folders = Folders { captures };
-    let report = pipeline::run(&plan, &workplace, &folders, header, |p| teller.tell(&p))?;
+    let mut report = pipeline::run(&plan, &workplace, &folders, header, |p| teller.tell(&p))?;
+    report.keep_captures(&out);
     teller.finish();
     if args.show_steps {
         print!("{}", super::show_steps::render(&plan, &folders));
@@ -165,7 +168,7 @@ fn plan(args: &Args, workplace: &Workplace, work: &Path) -> Result<Plan, RunErro
             draft: args.draft.clone(),
         },
         threads: args.threads.map_or_else(default_threads, |n| n as usize),
-        tolerances: Tolerances::embedded(),
+        tolerances: super::tolerances(args.tolerances.as_deref())?,
         fault: None,
         oracle: match (args.no_oracle, args.oracle) {
             (true, _) => OracleUse::Never,

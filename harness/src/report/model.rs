@@ -2,11 +2,12 @@
 
 use crate::capture::{BuildInfo, CaptureMeta, Check, DeviceInfo, Placement, Traffic};
 use crate::compare::Metrics;
+use crate::comparison::Captures;
 use crate::plan::{CellId, DeviceSelector, Mode, Options};
 use crate::verdict::{Attribution, ExitCode, Limits, Outcome, Status, Verdict, exit_code};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The schema of reports that this version writes and reads.
 pub const SCHEMA: &str = "ggml-parity.report/1";
@@ -130,6 +131,9 @@ pub struct Cell {
     /// How the first worker died at this cell, where a second one computed it.
     #[serde(default)]
     pub retried: Option<String>,
+    /// The captures that the figures are of, where they are kept: files relative to the report's folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub captures: Option<Captures>,
     /// Seconds by name.
     #[serde(default)]
     pub timings: BTreeMap<String, f64>,
@@ -161,6 +165,7 @@ impl Cell {
             peak_rss_bytes: None,
             text: None,
             retried: None,
+            captures: None,
             checks: Vec::new(),
             timings: BTreeMap::new(),
             rerun: format!("ggml-parity run --cell '{id}'"),
@@ -212,6 +217,14 @@ impl Report {
             .collect();
         ordered.extend(left);
         Self { schema: SCHEMA.to_owned(), run, environment, cells: ordered }
+    }
+
+    /// Names the captures relative to `folder`, where the report goes; those that lie elsewhere are not kept.
+    pub fn keep_captures(&mut self, folder: &Path) {
+        for cell in &mut self.cells {
+            let within = |path: &Path| path.strip_prefix(folder).map(Path::to_owned);
+            cell.captures = cell.captures.as_ref().and_then(|captures| captures.map(within).ok());
+        }
     }
 
     /// The exit code of the run.
