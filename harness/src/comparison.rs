@@ -93,8 +93,8 @@ fn verdict(cell: &mut Cell, files: &Captures, limits: &Limits) -> Result<Verdict
         Err(error) => {
             // The oracle's capture may be the one that does not fit: what the others say is kept.
             let reference = files.reference.as_deref();
-            cell.metrics =
-                reference.and_then(|path| compare(&mut open(path).ok()?, &mut open(&files.device).ok()?, limits).ok());
+            cell.metrics = reference
+                .and_then(|path| compare(&mut open(path).ok()?, &mut open(&files.device).ok()?, limits).ok());
             return Err(error);
         }
     };
@@ -103,8 +103,7 @@ fn verdict(cell: &mut Cell, files: &Captures, limits: &Limits) -> Result<Verdict
         let verdict = judge(metrics, &test.meta().placement, limits, is_cpu);
         with_checks(verdict, "", &test.meta().checks, limits)
     };
-    let with_reference =
-        |verdict| with_checks(verdict, "the reference: ", &reference.meta().checks, limits);
+    let with_reference = |verdict| with_checks(verdict, "the reference: ", &reference.meta().checks, limits);
     let on_reference = found.device.as_ref().map(|metrics| with_reference(judged(metrics)));
     let verdict = match (&found.device_on_oracle, on_reference) {
         (Some(on_oracle), on_reference) => {

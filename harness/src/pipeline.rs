@@ -244,8 +244,17 @@ impl<P: FnMut(Progress<'_>)> Arm<'_, P> {
     }
 }
 
+/// What captures say of a model.
+pub(crate) fn model_info(model: &ResolvedModel) -> ModelInfo {
+    ModelInfo {
+        name: model.name.clone(),
+        sha256: model.sha256.clone(),
+        architecture: model.model.hparams.architecture.name().to_owned(),
+    }
+}
+
 /// What a worker is told of `id`, which follows the trajectory of `replay` and may read another file.
-fn job_cell(
+pub(crate) fn job_cell(
     plan: &Plan,
     folders: &Folders,
     id: &CellId,
@@ -256,11 +265,7 @@ fn job_cell(
     Ok(JobCell {
         id: id.clone(),
         path: planted.unwrap_or(&model.path).clone(),
-        model: ModelInfo {
-            name: model.name.clone(),
-            sha256: model.sha256.clone(),
-            architecture: model.model.hparams.architecture.name().to_owned(),
-        },
+        model: model_info(model),
         inputs: inputs(model, &id.case, &plan.wishes)?,
         replay: replay.map(|id| capture_path(folders, id)),
         capture: capture_path(folders, id),
@@ -375,13 +380,17 @@ fn rerun(plan: &Plan, id: &CellId) -> Result<String, RunError> {
     if let Some(n) = wishes.steps {
         flag("steps", n.to_string());
     }
+    if wishes.sample > 0 {
+        flag("sample", wishes.sample.to_string());
+    }
     if let Some(path) = &wishes.draft {
         flag("draft", path.display().to_string());
     }
     Ok(shlex::try_join(words.iter().map(String::as_str)).unwrap_or_else(|_| words.join(" ")))
 }
 
-fn environment(plan: &Plan) -> Environment {
+/// Where a run ran.
+pub(crate) fn environment(plan: &Plan) -> Environment {
     let mut devices: Vec<DeviceInfo> = Vec::new();
     for id in &plan.cells {
         let build = plan.builds.iter().find(|build| build.info.name == id.build);

@@ -50,7 +50,8 @@ fn tighter_limits_turn_a_pass_red_without_any_build() {
     let first = work.path().join("first");
     let first_name = first.to_str().unwrap();
     let arguments = ["run", "--model", "gen-llama", "--model", "gen-dream", "--mode", "decode"];
-    let more = ["--mode", "full", "--device", DEVICE, "--threads", "1", "--keep-captures", "--out", first_name];
+    let more =
+        ["--mode", "full", "--device", DEVICE, "--threads", "1", "--keep-captures", "--out", first_name];
     let (code, text) = told(&run(&[&arguments[..], &more].concat()));
     assert_eq!(code, 0, "{text}");
     let before = report(&first);
@@ -61,7 +62,12 @@ fn tighter_limits_turn_a_pass_red_without_any_build() {
     assert_eq!(code, 0, "{text}");
     let again = report(&first.join("rejudged-same"));
     for (a, b) in again.cells.iter().zip(&before.cells) {
-        assert_eq!((&a.metrics, &a.attribution, a.status), (&b.metrics, &b.attribution, b.status), "{}", a.id);
+        assert_eq!(
+            (&a.metrics, &a.attribution, a.status),
+            (&b.metrics, &b.attribution, b.status),
+            "{}",
+            a.id
+        );
         assert!(first.join("rejudged-same").join(&a.captures.as_ref().unwrap().device).is_file());
     }
 
@@ -122,8 +128,15 @@ fn faulty_limits_are_refused_with_file_and_line() {
     let work = tempfile::tempdir().unwrap();
     let file = work.path().join("mine.toml");
     std::fs::write(&file, SHIPPED.replacen("weights = \"half\"", "weight = \"half\"", 1)).unwrap();
-    let (code, text) =
-        told(&run(&["run", "--model", "gen-llama", "--device", DEVICE, "--tolerances", file.to_str().unwrap()]));
+    let (code, text) = told(&run(&[
+        "run",
+        "--model",
+        "gen-llama",
+        "--device",
+        DEVICE,
+        "--tolerances",
+        file.to_str().unwrap(),
+    ]));
     assert_eq!(code, 2, "{text}");
     let line = 1 + SHIPPED[..SHIPPED.find("weights = \"half\"").unwrap()].lines().count();
     assert!(text.contains("mine.toml") && text.contains(&format!("line {line}, column 1")), "{text}");

@@ -1,7 +1,9 @@
 //! The command line: one file a subcommand.
 
+mod calibrate;
 mod devices;
 mod ggml;
+mod golden;
 mod model;
 mod report;
 mod run;
@@ -28,6 +30,11 @@ enum Command {
     Run(Box<run::Args>),
     /// Write a report again, or judge its cells again under other limits, without running anything
     Report(report::Args),
+    /// Hold devices to kept results of the oracle, and make these
+    #[command(subcommand)]
+    Golden(golden::Command),
+    /// Measure the noise floor of devices, and propose limits
+    Calibrate(Box<calibrate::Args>),
     /// List the devices a ggml build offers on this machine
     Devices(devices::Args),
     /// Make and look at model files
@@ -68,8 +75,8 @@ impl From<crate::builds::BuildError> for Failed {
 /// The limits of a file, or those that ship.
 fn tolerances(file: Option<&Path>) -> Result<Tolerances, RunError> {
     let Some(path) = file else { return Ok(Tolerances::embedded()) };
-    let text = std::fs::read_to_string(path)
-        .map_err(|source| RunError::Io { path: path.to_owned(), source })?;
+    let text =
+        std::fs::read_to_string(path).map_err(|source| RunError::Io { path: path.to_owned(), source })?;
     text.parse().map_err(|error| RunError::Usage(format!("{}: {error}", path.display())))
 }
 
@@ -98,6 +105,8 @@ pub fn main() -> std::process::ExitCode {
     let result = match cli.command {
         Command::Run(args) => run::main(&args),
         Command::Report(args) => report::main(&args),
+        Command::Golden(command) => golden::main(&command),
+        Command::Calibrate(args) => calibrate::main(&args),
         Command::Devices(args) => devices::main(&args),
         Command::Model(command) => model::main(&command),
         Command::Ggml(command) => ggml::main(&command),

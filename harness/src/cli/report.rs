@@ -111,9 +111,8 @@ fn judge_cell(
 /// The way from a report in `out` to files that are named relative to `dir`.
 fn seen_from(out: &Path, dir: &Path) -> Result<PathBuf, RunError> {
     std::fs::create_dir_all(out).map_err(|source| RunError::Io { path: out.to_owned(), source })?;
-    let absolute = |path: &Path| {
-        path.canonicalize().map_err(|source| RunError::Io { path: path.to_owned(), source })
-    };
+    let absolute =
+        |path: &Path| path.canonicalize().map_err(|source| RunError::Io { path: path.to_owned(), source });
     let (out, dir) = (absolute(out)?, absolute(dir)?);
     Ok(match out.strip_prefix(&dir) {
         Ok(below) => below.components().map(|_| "..").collect(),

@@ -30,10 +30,9 @@ Examples:
   ggml-parity run --cell 'gen-qwen2/f32/decode@npm-3.21.1:Vulkan0'
       one cell by its id, as reports name it";
 
-/// Arguments of `run`.
+/// Which cells: models x modes x options x devices of builds, or cells by their ids.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
-pub(super) struct Args {
+pub(super) struct Selection {
     /// A ggml build: a folder, or the name of a fetched build; repeat for several
     #[arg(long, value_name = "DIR|NAME")]
     ggml: Vec<String>,
@@ -56,6 +55,21 @@ pub(super) struct Args {
     /// A cell by its id, instead of models x modes x devices; repeat for several
     #[arg(long, value_name = "ID", conflicts_with_all = ["device", "mode", "options"])]
     cell: Vec<CellId>,
+}
+
+impl Selection {
+    /// Whether options are named.
+    pub(super) fn has_options(&self) -> bool {
+        self.options.is_some()
+    }
+}
+
+/// Arguments of `run`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Args {
+    #[command(flatten)]
+    which: Selection,
     /// A text to start from, instead of the model's own or generated tokens
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
@@ -65,6 +79,9 @@ pub(super) struct Args {
     /// A GGUF file whose model proposes tokens in mode speculative [default: the model without half its layers]
     #[arg(long, value_name = "FILE")]
     draft: Option<PathBuf>,
+    /// Another draw of generated tokens, or the model's own prompts in turn
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    sample: u32,
     /// Steps of a masked generation
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     steps: Option<u32>,
@@ -116,7 +133,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failed> {
         command: super::command_line(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
     };
-    let mut teller = Teller::new(&plan);
+    let mut teller = Teller::new(plan.captures());
     let folders = Folders { captures };
     let mut report = pipeline::run(&plan, &workplace, &folders, header, |p| teller.tell(&p))?;
     report.keep_captures(&out);
@@ -131,16 +148,52 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failed> {
 }
 
 fn plan(args: &Args, workplace: &Workplace, work: &Path) -> Result<Plan, RunError> {
-    let builds = open_builds(args, workplace)?;
-    let rows = rows(args);
+    let (builds, models, cells) = declared(&args.which, args.no_oracle, workplace, work, |rows, _| rows)?;
+    Ok(Plan {
+        builds,
+        models,
+        cells,
+        wishes: Wishes {
+            prompt: args.prompt.clone(),
+            generate: args.generate.map(|n| n as usize),
+            steps: args.steps.map(|n| n as usize),
+            draft: args.draft.clone(),
+            sample: args.sample,
+        },
+        threads: args.threads.map_or_else(default_threads, |n| n as usize),
+        tolerances: super::tolerances(args.tolerances.as_deref())?,
+        fault: None,
+        oracle: match (args.no_oracle, args.oracle) {
+            (true, _) => OracleUse::Never,
+            (false, true) => OracleUse::Always,
+            (false, false) => OracleUse::Affordable,
+        },
+        planted: PlantedFiles::default(),
+    })
+}
+
+/// The builds, models and cells of a selection, at least one of each; `expand` may change what is asked for once the
+/// models are known.
+pub(super) fn declared(
+    which: &Selection,
+    no_oracle: bool,
+    workplace: &Workplace,
+    work: &Path,
+    expand: impl FnOnce(Vec<Row>, &[ResolvedModel]) -> Vec<Row>,
+) -> Result<(Vec<Build>, Vec<ResolvedModel>, Vec<CellId>), RunError> {
+    let builds = open_builds(which, workplace)?;
+    let rows = rows(which);
     let mut models: Vec<ResolvedModel> = Vec::new();
     for row in &rows {
         if !models.iter().any(|model| model.given == row.model) {
             models.push(models::resolve(&row.model, work)?);
         }
     }
-    let cells =
-        if args.cell.is_empty() { declare(args, &rows, &builds, &models)? } else { args.cell.clone() };
+    let cells = if which.cell.is_empty() {
+        declare(which, no_oracle, &expand(rows, &models), &builds, &models)?
+    } else {
+        which.cell.clone()
+    };
     for id in &cells {
         let build = builds.iter().find(|build| build.info.name == id.build).ok_or_else(|| {
             let names: Vec<&str> = builds.iter().map(|build| build.info.name.as_str()).collect();
@@ -157,34 +210,15 @@ fn plan(args: &Args, workplace: &Workplace, work: &Path) -> Result<Plan, RunErro
             offered.join(", ")
         )));
     }
-    Ok(Plan {
-        builds,
-        models,
-        cells,
-        wishes: Wishes {
-            prompt: args.prompt.clone(),
-            generate: args.generate.map(|n| n as usize),
-            steps: args.steps.map(|n| n as usize),
-            draft: args.draft.clone(),
-        },
-        threads: args.threads.map_or_else(default_threads, |n| n as usize),
-        tolerances: super::tolerances(args.tolerances.as_deref())?,
-        fault: None,
-        oracle: match (args.no_oracle, args.oracle) {
-            (true, _) => OracleUse::Never,
-            (false, true) => OracleUse::Always,
-            (false, false) => OracleUse::Affordable,
-        },
-        planted: PlantedFiles::default(),
-    })
+    Ok((builds, models, cells))
 }
 
 /// The builds named by `--ggml`, or by cells, or the default one.
-fn open_builds(args: &Args, workplace: &Workplace) -> Result<Vec<Build>, RunError> {
-    let mut given: Vec<Option<&str>> = args.ggml.iter().map(|name| Some(name.as_str())).collect();
+fn open_builds(which: &Selection, workplace: &Workplace) -> Result<Vec<Build>, RunError> {
+    let mut given: Vec<Option<&str>> = which.ggml.iter().map(|name| Some(name.as_str())).collect();
     if given.is_empty() {
-        let named = args.cell.iter().map(|id| id.build.as_str());
-        let named = named.chain(args.device.iter().filter_map(|device| device.build.as_deref()));
+        let named = which.cell.iter().map(|id| id.build.as_str());
+        let named = named.chain(which.device.iter().filter_map(|device| device.build.as_deref()));
         for name in named {
             if !given.contains(&Some(name)) {
                 given.push(Some(name));
@@ -198,13 +232,13 @@ fn open_builds(args: &Args, workplace: &Workplace) -> Result<Vec<Build>, RunErro
 }
 
 /// What is asked for: the models named by `--model`, those of cells, or a preset.
-fn rows(args: &Args) -> Vec<Row> {
-    let options = args.options.unwrap_or_default();
-    let row = |model: String| Row { model, modes: args.mode.clone(), options: vec![options] };
-    if !args.model.is_empty() {
-        return args.model.iter().cloned().map(row).collect();
+fn rows(which: &Selection) -> Vec<Row> {
+    let options = which.options.unwrap_or_default();
+    let row = |model: String| Row { model, modes: which.mode.clone(), options: vec![options] };
+    if !which.model.is_empty() {
+        return which.model.iter().cloned().map(row).collect();
     }
-    if !args.cell.is_empty() {
+    if !which.cell.is_empty() {
         // A generated or known model of another weight type than its own is converted.
         let name = |id: &CellId| {
             let own = models::own_weights(&id.case.model);
@@ -214,14 +248,14 @@ fn rows(args: &Args) -> Vec<Row> {
                 format!("{}:{}", id.case.model, id.case.weights)
             }
         };
-        return args.cell.iter().map(name).map(row).collect();
+        return which.cell.iter().map(name).map(row).collect();
     }
-    let mut rows = args.preset.unwrap_or(Preset::Quick).rows();
+    let mut rows = which.preset.unwrap_or(Preset::Quick).rows();
     for row in &mut rows {
-        if !args.mode.is_empty() {
-            row.modes.clone_from(&args.mode);
+        if !which.mode.is_empty() {
+            row.modes.clone_from(&which.mode);
         }
-        if args.options.is_some() {
+        if which.options.is_some() {
             row.options = vec![options];
         }
     }
@@ -230,7 +264,8 @@ fn rows(args: &Args) -> Vec<Row> {
 
 /// Rows x devices.
 fn declare(
-    args: &Args,
+    which: &Selection,
+    no_oracle: bool,
     rows: &[Row],
     builds: &[Build],
     models: &[ResolvedModel],
@@ -259,7 +294,7 @@ fn declare(
         }
         for case in fitting {
             for (i, build) in builds.iter().enumerate() {
-                for device in devices(args, build, model, i > 0)? {
+                for device in devices(which, no_oracle, build, model, i > 0)? {
                     cells.push(CellId::new(case.clone(), &build.info.name, &device));
                 }
             }
@@ -271,17 +306,18 @@ fn declare(
 /// The devices of `build` on which `model` is tested. In a further build the plain CPU is one of them, since
 /// there it is compared with the first build's.
 fn devices(
-    args: &Args,
+    which: &Selection,
+    no_oracle: bool,
     build: &Build,
     model: &ResolvedModel,
     further: bool,
 ) -> Result<Vec<DeviceSelector>, RunError> {
-    if !args.device.is_empty() {
+    if !which.device.is_empty() {
         let mine = |d: &&DeviceSelector| d.build.as_ref().is_none_or(|name| *name == build.info.name);
-        let named: Vec<_> = args.device.iter().filter(mine).map(DeviceSelector::without_build).collect();
+        let named: Vec<_> = which.device.iter().filter(mine).map(DeviceSelector::without_build).collect();
         named.iter().try_for_each(|device| build.check(device))?;
         // A ready-made matrix holds models that an extra buffer type does not take; a named model must fit.
-        let fits = |device: &DeviceSelector| !args.model.is_empty() || build.takes(device, model);
+        let fits = |device: &DeviceSelector| !which.model.is_empty() || build.takes(device, model);
         return Ok(named.into_iter().filter(fits).collect());
     }
     let offered: Vec<DeviceSelector> =
@@ -292,23 +328,22 @@ fn devices(
     let devices: Vec<DeviceSelector> = all.filter(|device| build.takes(device, model)).collect();
     // A machine that has nothing but the plain CPU holds it against the oracle.
     let only_cpu = offered.iter().all(|device| *device == DeviceSelector::cpu());
-    Ok(if devices.is_empty() && only_cpu && !args.no_oracle { vec![DeviceSelector::cpu()] } else { devices })
+    Ok(if devices.is_empty() && only_cpu && !no_oracle { vec![DeviceSelector::cpu()] } else { devices })
 }
 
-fn default_threads() -> usize {
+pub(super) fn default_threads() -> usize {
     num_cpus::get_physical().saturating_sub(1).max(1)
 }
 
 /// Says how far the run is: a bar on a terminal, a line a cell elsewhere.
-struct Teller {
+pub(super) struct Teller {
     bar: Option<ProgressBar>,
     done: usize,
     total: usize,
 }
 
 impl Teller {
-    fn new(plan: &Plan) -> Self {
-        let total = plan.captures();
+    pub(super) fn new(total: usize) -> Self {
         let bar = std::io::stderr().is_terminal().then(|| {
             let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} (left {eta}) {msg}");
             ProgressBar::new(total as u64).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
@@ -316,7 +351,7 @@ impl Teller {
         Self { bar, done: 0, total }
     }
 
-    fn tell(&mut self, progress: &Progress<'_>) {
+    pub(super) fn tell(&mut self, progress: &Progress<'_>) {
         match progress {
             Progress::Started(id) => {
                 if let Some(bar) = &self.bar {
@@ -339,7 +374,7 @@ impl Teller {
         }
     }
 
-    fn finish(&self) {
+    pub(super) fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
