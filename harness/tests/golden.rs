@@ -195,23 +195,23 @@ fn orphans_missing_files_and_stale_goldens_are_errors() {
         assert_eq!(code, 2, "{text}");
         assert!(text.contains(wanted) && report.is_none(), "{wanted}: {text}");
     };
-    let at =
-        |manifest: &Manifest| manifest.case.iter().position(|entry| entry.id.to_string() == CASE).unwrap();
+    let manifest = Manifest::read(&goldens()).unwrap();
+    let at = manifest.case.iter().position(|entry| entry.id.to_string() == CASE).unwrap();
     refused(
         &|folder, _| std::fs::write(folder.join("cases/old.safetensors"), "").unwrap(),
         "old.safetensors: orphan",
     );
     refused(&|folder, m| std::fs::remove_file(folder.join(&m.case[3].file)).unwrap(), "missing: ");
-    refused(&|folder, m| drop((m.case.remove(at(m)), folder)), "golden gen-llama/f32/prefill: missing: ");
-    refused(&|_, m| m.case[at(m)].model_sha256 = "0".repeat(64), "stale: the model's sha256 is ");
-    refused(&|_, m| m.case[at(m)].inputs_sha256 = "0".repeat(64), "stale: the inputs' sha256 is ");
-    refused(&|_, m| m.case[at(m)].oracle = 0, "stale: the oracle's revision is ");
+    refused(&|folder, m| drop((m.case.remove(at), folder)), "golden gen-llama/f32/prefill: missing: ");
+    refused(&|_, m| m.case[at].model_sha256 = "0".repeat(64), "stale: the model's sha256 is ");
+    refused(&|_, m| m.case[at].inputs_sha256 = "0".repeat(64), "stale: the inputs' sha256 is ");
+    refused(&|_, m| m.case[at].oracle = 0, "stale: the oracle's revision is ");
     refused(
-        &|_, m| m.case[at(m)].capture = "ggml-parity.capture/0".to_owned(),
+        &|_, m| m.case[at].capture = "ggml-parity.capture/0".to_owned(),
         "stale: the schema of captures is ",
     );
-    refused(&|_, m| m.case[at(m)].id = "gen-llama/f32/prefill?n=2".parse().unwrap(), "orphan: no such case");
-    refused(&|_, m| m.case[at(m)].file = "../../x".to_owned(), "file `../../x` lies outside the folder");
+    refused(&|_, m| m.case[at].id = "gen-llama/f32/prefill?n=2".parse().unwrap(), "orphan: no such case");
+    refused(&|_, m| m.case[at].file = "../../x".to_owned(), "file `../../x` lies outside the folder");
 }
 
 #[test]
