@@ -21,7 +21,7 @@ fn calibrate(out: &Path, arguments: &[&str]) -> (i32, String, serde_json::Value)
 #[test]
 fn twice_on_one_machine_gives_limits_within_a_factor_of_two() {
     let work = tempfile::tempdir().unwrap();
-    let models = ["--model", "gen-llama", "--model", "gen-qwen2:q8_0", "--mode", "prefill", "--seeds", "2"];
+    let models = ["--model", "gen-llama", "--mode", "prefill", "--seeds", "2"];
     let once = |name: &str| {
         let (code, text, found) = calibrate(&work.path().join(name), &models);
         assert_eq!(code, 0, "{text}");
@@ -34,15 +34,15 @@ fn twice_on_one_machine_gives_limits_within_a_factor_of_two() {
         rows.map(|row| (key(row), row["limit"].as_f64().unwrap())).collect()
     };
     let (a, b) = (limits(&first), limits(&second));
-    assert_eq!(a.len(), 16, "two tables, two classes of weights, four types of cache: {a:?}");
+    assert_eq!(a.len(), 8, "two tables, four types of cache: {a:?}");
     for ((name, a), (other, b)) in a.iter().zip(&b) {
         assert_eq!(name, other);
         assert!(a / b <= 2.0 + 1e-9 && b / a <= 2.0 + 1e-9, "{name}: {a:e} {b:e}");
     }
-    // Two draws and one repeat of twelve variations on two models.
-    assert_eq!(first["judged"], 72);
+    // Two draws and one repeat of twelve variations.
+    assert_eq!(first["judged"], 36);
     let steady = &first["steadiness"];
-    assert!(steady["repeated"].as_u64().unwrap() >= 24 * 6, "{steady}");
+    assert!(steady["repeated"].as_u64().unwrap() >= 12 * 6, "{steady}");
     assert_eq!(steady["changing"], 0, "a CPU with fixed threads computes the same each time");
     for row in first["proposals"].as_array().unwrap() {
         let (max, p50) = (row["max"].as_f64().unwrap(), row["p50"].as_f64().unwrap());
@@ -59,7 +59,7 @@ fn twice_on_one_machine_gives_limits_within_a_factor_of_two() {
     let (code, text) = told(&run(&[&arguments[..], &more].concat()));
     assert_eq!(code, 0, "{text}");
     let summary = std::fs::read_to_string(work.path().join("a/calibrate.md")).unwrap();
-    assert!(summary.contains("| logits | quantised | q4_0 |") && summary.contains("0 alarms"), "{summary}");
+    assert!(summary.contains("| logits | f32 | q4_0 |") && summary.contains("0 alarms"), "{summary}");
 }
 
 #[test]
