@@ -88,7 +88,9 @@ pub fn floors(samples: &[Sample]) -> Vec<Floor> {
 /// Whether the same cells with the same tokens gave the same figures.
 #[must_use]
 pub fn steadiness(samples: &[Sample]) -> Steadiness {
-    let mut groups: BTreeMap<(String, u32, Metric, Pair), BTreeMap<u32, Vec<f64>>> = BTreeMap::new();
+    // The figures of each repeat.
+    type Repeats = BTreeMap<u32, Vec<f64>>;
+    let mut groups: BTreeMap<(String, u32, Metric, Pair), Repeats> = BTreeMap::new();
     for sample in samples {
         let key = (sample.cell.to_string(), sample.seed, sample.metric, sample.pair);
         groups.entry(key).or_default().entry(sample.repeat).or_default().push(sample.value);

@@ -172,6 +172,9 @@ fn plan(args: &Args, workplace: &Workplace, work: &Path) -> Result<Plan, RunErro
     })
 }
 
+/// Builds, models and cells.
+pub(super) type Declared = (Vec<Build>, Vec<ResolvedModel>, Vec<CellId>);
+
 /// The builds, models and cells of a selection, at least one of each; `expand` may change what is asked for once the
 /// models are known.
 pub(super) fn declared(
@@ -180,7 +183,7 @@ pub(super) fn declared(
     workplace: &Workplace,
     work: &Path,
     expand: impl FnOnce(Vec<Row>, &[ResolvedModel]) -> Vec<Row>,
-) -> Result<(Vec<Build>, Vec<ResolvedModel>, Vec<CellId>), RunError> {
+) -> Result<Declared, RunError> {
     let builds = open_builds(which, workplace)?;
     let rows = rows(which);
     let mut models: Vec<ResolvedModel> = Vec::new();
