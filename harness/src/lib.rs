@@ -2,10 +2,13 @@
 
 mod atomic;
 pub mod builds;
+pub mod calibrate;
 pub mod capture;
 pub mod cli;
 pub mod compare;
+pub mod comparison;
 pub mod figure;
+pub mod golden;
 pub mod keep;
 pub mod named;
 pub mod pairs;

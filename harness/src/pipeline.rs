@@ -1,218 +1,31 @@
 //! One run, from the plan to the report: workers compute captures, the reference first, then the oracle along the
 //! reference's trajectory and the devices, then the captures are compared, judged and attributed.
 
+mod build;
 mod capture;
+mod error;
 
+pub use build::Build;
 pub use capture::{Captured, capture};
+pub use error::RunError;
 
-use crate::atomic;
-use crate::builds::{self, Manifest, catalogue::hex};
-use crate::capture::{BuildFile, BuildInfo, CaptureReader, DeviceInfo, ModelInfo, ORACLE};
-use crate::compare::{CompareError, Expected, compare};
-use crate::keep::{Identity, JournalError, Keep, Ledger, Parts, StoreError, trajectory};
+use crate::builds::catalogue::hex;
+use crate::capture::{CaptureReader, DeviceInfo, ModelInfo, ORACLE};
+use crate::compare::{CompareError, Expected};
+use crate::comparison::{self, Captures};
+use crate::keep::{Identity, Keep, Ledger, Parts, trajectory};
 use crate::plan::inputs::{Inputs, Wishes, inputs};
-use crate::plan::models::{ModelError, ResolvedModel};
+use crate::plan::models::ResolvedModel;
 use crate::plan::{Case, CellId, DeviceSelector, Mode};
 use crate::planted::{Plant, Planted, Plantings};
 use crate::report::{Cell, Environment, Report, Run, pieces};
-use crate::verdict::{
-    ExitCode, Key, Limits, Status, ToleranceError, Tolerances, Verdict, attribute, judge, reference_fault,
-    with_checks,
-};
-use crate::worker::{self, Ended, Failure, FailureKind, JobCell, Probed, Progress, RunJob, Workplace};
+use crate::verdict::{Key, Tolerances, Verdict};
+use crate::worker::{self, Ended, JobCell, Progress, RunJob, Workplace};
 use model_file::Tokenizer;
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
-
-/// A run that cannot begin.
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    /// The request makes no sense.
-    #[error("{0}")]
-    Usage(String),
-    /// A model cannot be used.
-    #[error(transparent)]
-    Model(#[from] ModelError),
-    /// A build cannot be found.
-    #[error(transparent)]
-    Build(#[from] builds::BuildError),
-    /// A build does not load, or a device is not there.
-    #[error("{0}")]
-    Environment(String),
-    /// No limit applies to a case.
-    #[error(transparent)]
-    Tolerance(#[from] ToleranceError),
-    /// The file system refused.
-    #[error("{}: {source}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: std::io::Error,
-    },
-    /// There is no space for a capture.
-    #[error("no space is left: {0}")]
-    Storage(String),
-    /// The journal cannot be used.
-    #[error(transparent)]
-    Journal(#[from] JournalError),
-    /// A capture cannot be taken from the store.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-}
-
-impl RunError {
-    /// What the process ends with.
-    #[must_use]
-    pub fn exit_code(&self) -> ExitCode {
-        match self {
-            Self::Io { source, .. }
-            | Self::Journal(JournalError::Io { source, .. })
-            | Self::Store(StoreError { source, .. })
-                if atomic::is_storage_full(source) =>
-            {
-                ExitCode::Environment
-            }
-            Self::Usage(_)
-            | Self::Model(_)
-            | Self::Tolerance(_)
-            | Self::Io { .. }
-            | Self::Journal(_)
-            | Self::Store(_) => ExitCode::Usage,
-            Self::Build(_) | Self::Environment(_) | Self::Storage(_) => ExitCode::Environment,
-        }
-    }
-}
-
-impl From<Failure> for RunError {
-    fn from(failure: Failure) -> Self {
-        match failure.kind {
-            FailureKind::Input => Self::Usage(failure.message),
-            FailureKind::Storage => Self::Storage(failure.message),
-            _ => Self::Environment(failure.message),
-        }
-    }
-}
-
-/// A build that was asked what it offers.
-pub struct Build {
-    /// Its folder.
-    pub folder: PathBuf,
-    /// What `--ggml` was given, to be repeated in re-run commands.
-    pub given: Option<String>,
-    /// For captures and reports.
-    pub info: BuildInfo,
-    /// What it offers.
-    pub probed: Probed,
-    /// Variables to set for its workers.
-    pub environment: BTreeMap<String, String>,
-}
-
-impl Build {
-    /// Finds the build that `--ggml` names (the default one where nothing is given) and asks it what it offers.
-    ///
-    /// # Errors
-    /// When there is none, or it does not load.
-    pub fn open(given: Option<&str>, workplace: &Workplace) -> Result<Self, RunError> {
-        let folder = builds::resolve(given)?;
-        let (probed, environment) = worker::probe(workplace, &folder)?;
-        let mut files = Vec::new();
-        for file in probed.files.iter().filter(|file| file.skipped.is_none()) {
-            // Streamed: a library for CUDA has hundreds of megabytes.
-            let mut sha256 = Sha256::new();
-            std::fs::File::open(&file.path)
-                .and_then(|mut library| std::io::copy(&mut library, &mut sha256))
-                .map_err(|source| RunError::Io { path: file.path.clone(), source })?;
-            let name = file.path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-            files.push(BuildFile { name, sha256: hex(&sha256.finalize()) });
-        }
-        check_manifest(&folder, &files)?;
-        let info = BuildInfo {
-            name: build_name(&folder, &probed, &files),
-            version: probed.version.clone(),
-            commit: probed.commit.clone(),
-            files,
-        };
-        Ok(Self { folder, given: given.map(str::to_owned), info, probed, environment })
-    }
-
-    /// Every selector this build answers to here: its devices, and its CPU variants.
-    #[must_use]
-    pub fn selectors(&self) -> Vec<DeviceSelector> {
-        let variants = self.probed.cpu_variants.iter().filter(|_| self.probed.cpu_variants.len() > 1);
-        let variants = variants.map(|v| DeviceSelector { variant: Some(v.clone()), ..DeviceSelector::cpu() });
-        self.probed.devices.iter().map(|device| device.selector.clone()).chain(variants).collect()
-    }
-
-    /// Checks that `selector` is one of them.
-    ///
-    /// # Errors
-    /// An error that lists the names there are.
-    pub fn check(&self, selector: &DeviceSelector) -> Result<(), RunError> {
-        let known = self.selectors();
-        if known.contains(&selector.without_build()) {
-            return Ok(());
-        }
-        let names: Vec<String> = known.iter().map(ToString::to_string).collect();
-        Err(RunError::Environment(format!(
-            "no device `{selector}` in build {} on this machine; there are: {}",
-            self.info.name,
-            names.join(", ")
-        )))
-    }
-
-    /// Whether a matrix of `model` can lie where `selector` wants it: extra buffer types take some types only.
-    #[must_use]
-    pub fn takes(&self, selector: &DeviceSelector, model: &ResolvedModel) -> bool {
-        let probed = self.probed.devices.iter().find(|device| device.selector == *selector);
-        let types = probed.and_then(|device| device.takes.as_ref());
-        types
-            .is_none_or(|types| model.matrix_types.iter().any(|ty| types.contains(&ty.name().to_lowercase())))
-    }
-
-    /// Whether the device is Mesa's software Vulkan, whose flash attention ends the process now and then.
-    #[must_use]
-    pub fn is_llvmpipe(&self, selector: &DeviceSelector) -> bool {
-        self.device(selector).is_some_and(|device| device.description.contains("llvmpipe"))
-    }
-
-    fn device(&self, selector: &DeviceSelector) -> Option<&DeviceInfo> {
-        let same = |d: &&worker::ProbedDevice| d.selector == *selector;
-        let base = |d: &&worker::ProbedDevice| d.selector.base == selector.base;
-        let devices = &self.probed.devices;
-        devices.iter().find(same).or_else(|| devices.iter().find(base)).map(|device| &device.info)
-    }
-}
-
-/// A build that came through `ggml fetch` or `ggml build` must still hold the libraries it came with.
-fn check_manifest(folder: &Path, files: &[BuildFile]) -> Result<(), RunError> {
-    let Some(manifest) = Manifest::read(folder) else { return Ok(()) };
-    for file in files {
-        let listed = manifest.files.iter().find(|entry| Path::new(&entry.name).ends_with(&file.name));
-        if listed.is_none_or(|entry| entry.sha256 != file.sha256) {
-            return Err(RunError::Environment(format!(
-                "{}: {} is not the one that build {} came with: libraries of several builds are mixed",
-                folder.display(),
-                file.name,
-                manifest.name
-            )));
-        }
-    }
-    Ok(())
-}
-
-/// The name in the manifest, or one made of version and content.
-fn build_name(folder: &Path, probed: &Probed, files: &[BuildFile]) -> String {
-    if let Some(manifest) = Manifest::read(folder) {
-        return manifest.name;
-    }
-    let all: String = files.iter().map(|file| file.sha256.as_str()).collect();
-    let hash = hex(&Sha256::digest(all.as_bytes()));
-    let version = probed.version.as_deref().unwrap_or("unversioned");
-    crate::plan::safe_name(&format!("ggml-{version}-{}", &hash[..8]))
-}
 
 /// Everything a run needs to know before it begins.
 pub struct Plan {
@@ -352,6 +165,7 @@ impl Plan {
             ("generate", format!("{:?}", wishes.generate)),
             ("steps", format!("{:?}", wishes.steps)),
             ("draft", format!("{:?}", wishes.draft)),
+            ("sample", wishes.sample.to_string()),
             ("environment", format!("{:?}", worker::switches())),
         ];
         Identity {
@@ -557,8 +371,17 @@ fn run_job(plan: &Plan, build: &Build, device: &DeviceSelector, cells: Vec<JobCe
     }
 }
 
+/// What captures say of a model.
+pub(crate) fn model_info(model: &ResolvedModel) -> ModelInfo {
+    ModelInfo {
+        name: model.name.clone(),
+        sha256: model.sha256.clone(),
+        architecture: model.model.hparams.architecture.name().to_owned(),
+    }
+}
+
 /// What a worker is told of `id`, which follows the trajectory of `replay` and may read another file.
-fn job_cell(
+pub(crate) fn job_cell(
     plan: &Plan,
     folders: &Folders,
     id: &CellId,
@@ -577,14 +400,6 @@ fn job_cell(
         fault: None,
         pins: None,
     })
-}
-
-fn model_info(model: &ResolvedModel) -> ModelInfo {
-    ModelInfo {
-        name: model.name.clone(),
-        sha256: model.sha256.clone(),
-        architecture: model.model.hparams.architecture.name().to_owned(),
-    }
 }
 
 fn last_build(plan: &Plan) -> &str {
@@ -665,133 +480,37 @@ fn cell(
     let oracle = plan.oracle_of(id);
     cell.without_oracle = oracle.as_ref().err().cloned();
     let oracle = oracle.ok();
-    match (ended.get(&reference_id), ended.get(id)) {
-        (Some(Ended::Captured), Some(Ended::Captured)) => {
-            let arms = Arms { folders, reference: &reference_id, device: id, limits: &limits };
-            let computed = oracle.as_ref().filter(|oracle| ended.get(oracle) == Some(&Ended::Captured));
-            let all: Vec<&CellId> = [&reference_id, id].into_iter().chain(computed).collect();
+    let oracle_ended = oracle.as_ref().map(|oracle| ended.get(oracle).unwrap_or(&Ended::Captured));
+    let lost = |ended: &Ended, who| comparison::without_capture(ended, who);
+    match (ended.get(&reference_id), ended.get(id), oracle_ended) {
+        (Some(Ended::Captured), Some(Ended::Captured), None | Some(Ended::Captured)) => {
+            let own = reference_id == *id;
+            let all: Vec<&CellId> = [&reference_id, id].into_iter().chain(&oracle).collect();
             if let Some(verdict) = check_origins(plan, folders, &all)? {
                 cell.set_verdict(verdict);
                 cell.limits = Some(limits);
                 return Ok(cell);
             }
-            let done = match oracle.as_ref().map(|oracle| (oracle, ended.get(oracle))) {
-                None if reference_id == *id => arms.alone(&mut cell),
-                None => arms.compare(&mut cell),
-                Some((oracle, Some(Ended::Captured))) => arms.attribute(&mut cell, oracle),
-                Some((_, Some(ended))) => Ok(verdict(ended, "the oracle: ")),
-                Some((_, None)) => Ok(verdict(&Ended::Captured, "the oracle: ")),
+            let files = Captures {
+                device: capture_path(folders, id),
+                reference: (!own).then(|| capture_path(folders, &reference_id)),
+                oracle: oracle.as_ref().map(|oracle| capture_path(folders, oracle)),
             };
-            cell.set_verdict(done.unwrap_or_else(Verdict::from));
+            if let (true, Some(oracle)) = (own, oracle) {
+                cell.reference = Some(oracle.to_string());
+            }
+            comparison::settle(&mut cell, &files, &limits);
+            cell.captures = Some(files);
         }
-        (Some(Ended::Captured), Some(ended)) => cell.set_verdict(verdict(ended, "")),
-        (Some(ended), _) => cell.set_verdict(verdict(ended, "the reference: ")),
-        (None, _) => {}
+        (Some(Ended::Captured), Some(Ended::Captured), Some(ended)) => {
+            cell.set_verdict(lost(ended, "the oracle: "));
+        }
+        (Some(Ended::Captured), Some(ended), _) => cell.set_verdict(lost(ended, "")),
+        (Some(ended), _, _) => cell.set_verdict(lost(ended, "the reference: ")),
+        (None, _, _) => {}
     }
     cell.limits = Some(limits);
     Ok(cell)
-}
-
-/// The captures of one cell, to be compared.
-struct Arms<'a> {
-    folders: &'a Folders,
-    reference: &'a CellId,
-    device: &'a CellId,
-    limits: &'a Limits,
-}
-
-impl Arms<'_> {
-    fn open(&self, id: &CellId) -> Result<CaptureReader, CompareError> {
-        Ok(CaptureReader::open(&capture_path(self.folders, id))?)
-    }
-
-    /// The device against the reference.
-    fn compare(&self, cell: &mut Cell) -> Result<Verdict, CompareError> {
-        let (mut reference, mut test) = (self.open(self.reference)?, self.open(self.device)?);
-        cell.set_capture(test.meta());
-        cell.reference_text.clone_from(&reference.meta().text);
-        let metrics = compare(&mut reference, &mut test, self.limits)?;
-        let judged = self.checked(judge(&metrics, &test.meta().placement, self.limits, self.is_cpu()), &test);
-        let judged = with_checks(judged, "the reference: ", &reference.meta().checks, self.limits);
-        cell.metrics = Some(metrics);
-        Ok(self.reference_fault(&reference).unwrap_or(judged))
-    }
-
-    /// A device that is its own reference, without the oracle: only what it was found to do against itself counts.
-    fn alone(&self, cell: &mut Cell) -> Result<Verdict, CompareError> {
-        let test = self.open(self.device)?;
-        if !test.meta().checks.is_empty() {
-            return self.compare(cell);
-        }
-        cell.set_capture(test.meta());
-        let reason = "it is its own reference, and the oracle is not there to compare it with".to_owned();
-        Ok(Verdict { status: Status::Missing, reason })
-    }
-
-    /// The device against the reference, and both against the oracle; against the oracle alone where the device is
-    /// its own reference.
-    fn attribute(&self, cell: &mut Cell, oracle_id: &CellId) -> Result<Verdict, CompareError> {
-        let own = self.reference == self.device;
-        let judged = if own { None } else { Some(self.compare(cell)?) };
-        let mut oracle = self.open(oracle_id)?;
-        let mut test = self.open(self.device)?;
-        let against = |error: CompareError| error.of("the device against the oracle");
-        let device = compare(&mut oracle, &mut test, self.limits).map_err(against)?;
-        let on_oracle = judge(&device, &test.meta().placement, self.limits, self.is_cpu());
-        let on_oracle = self.checked(on_oracle, &test);
-        let mut reference = self.open(self.reference)?;
-        let against = |error: CompareError| error.of("the reference against the oracle");
-        let of_reference = match &judged {
-            None => None,
-            Some(_) => Some(compare(&mut oracle, &mut reference, self.limits).map_err(against)?),
-        };
-        let (attribution, verdict) = attribute(
-            of_reference.as_ref(),
-            &device,
-            self.limits,
-            judged.unwrap_or_else(|| on_oracle.clone()),
-            on_oracle,
-        );
-        cell.attribution = Some(attribution);
-        if own {
-            cell.set_capture(test.meta());
-            cell.reference = Some(oracle_id.to_string());
-            cell.metrics = Some(device);
-        }
-        Ok(self.reference_fault(&reference).unwrap_or(verdict))
-    }
-
-    fn is_cpu(&self) -> bool {
-        self.device.device.is_cpu()
-    }
-
-    fn checked(&self, judged: Verdict, test: &CaptureReader) -> Verdict {
-        with_checks(judged, "", &test.meta().checks, self.limits)
-    }
-
-    fn reference_fault(&self, reference: &CaptureReader) -> Option<Verdict> {
-        reference_fault(&reference.meta().placement)
-            .filter(|_| self.reference.device == DeviceSelector::cpu())
-    }
-}
-
-/// The verdict on an arm that has no capture.
-fn verdict(ended: &Ended, who: &str) -> Verdict {
-    let (status, reason) = match ended {
-        Ended::Captured => (Status::Missing, "its capture is gone".to_owned()),
-        Ended::Crashed(how) => (Status::Crashed, how.clone()),
-        Ended::TimedOut(limit) => (Status::Timeout, format!("no result within {} s", limit.as_secs())),
-        Ended::Failed(failure) => {
-            let status = match failure.kind {
-                FailureKind::Unsupported => Status::Unsupported,
-                FailureKind::OutOfMemory => Status::OutOfMemory,
-                FailureKind::Fault | FailureKind::Environment | FailureKind::Storage => Status::Crashed,
-                FailureKind::Input => Status::Missing,
-            };
-            (status, failure.message.clone())
-        }
-    };
-    Verdict { status, reason: format!("{who}{reason}") }
 }
 
 /// The command that runs this cell alone.
@@ -814,13 +533,17 @@ fn rerun(plan: &Plan, id: &CellId) -> Result<String, RunError> {
     if let Some(n) = wishes.steps {
         flag("steps", n.to_string());
     }
+    if wishes.sample > 0 {
+        flag("sample", wishes.sample.to_string());
+    }
     if let Some(path) = &wishes.draft {
         flag("draft", path.display().to_string());
     }
     Ok(shlex::try_join(words.iter().map(String::as_str)).unwrap_or_else(|_| words.join(" ")))
 }
 
-fn environment(plan: &Plan) -> Environment {
+/// Where a run ran.
+pub(crate) fn environment(plan: &Plan) -> Environment {
     let mut devices: Vec<DeviceInfo> = Vec::new();
     for id in &plan.cells {
         let build = plan.builds.iter().find(|build| build.info.name == id.build);

@@ -1,7 +1,8 @@
 //! `ggml-parity capture`: captures of cells, to be compared elsewhere.
 
 use super::Failed;
-use super::run::{Teller, default_threads};
+use super::run::default_threads;
+use super::teller::Teller;
 use crate::capture::CaptureReader;
 use crate::pairs::Captures;
 use crate::pipeline::{self, Build, Captured, Folders, OracleUse, Plan, RunError};
@@ -148,6 +149,7 @@ fn plan(
             generate: args.generate.map(|n| n as usize),
             steps: args.steps.map(|n| n as usize),
             draft: args.draft.clone(),
+            sample: 0,
         },
         threads: args.threads.map_or_else(default_threads, |n| n as usize),
         tolerances: Tolerances::embedded(),

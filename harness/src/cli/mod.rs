@@ -2,18 +2,24 @@
 
 mod announce;
 mod cache;
+mod calibrate;
 mod capture;
 mod compare;
 mod devices;
 mod ggml;
+mod golden;
+mod home;
 mod merge;
 mod model;
+mod report;
 mod run;
 mod selftest;
 mod show_steps;
+mod teller;
 mod trace_pin;
 
-use crate::verdict::ExitCode;
+use crate::pipeline::RunError;
+use crate::verdict::{ExitCode, Tolerances};
 use crate::worker::Workplace;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::path::Path;
@@ -39,6 +45,13 @@ enum Command {
     Compare(compare::Args),
     /// Put the reports of several machines or shards together
     Merge(merge::Args),
+    /// Write a report again, or judge its cells again under other limits, without running anything
+    Report(report::Args),
+    /// Hold devices to kept results of the oracle, and make these
+    #[command(subcommand)]
+    Golden(golden::Command),
+    /// Measure the noise floor of devices, and propose limits
+    Calibrate(Box<calibrate::Args>),
     /// List the devices a ggml build offers on this machine
     Devices(devices::Args),
     /// Make and look at model files
@@ -70,8 +83,8 @@ impl Failed {
     }
 }
 
-impl From<crate::pipeline::RunError> for Failed {
-    fn from(error: crate::pipeline::RunError) -> Self {
+impl From<RunError> for Failed {
+    fn from(error: RunError) -> Self {
         Self::new(error.exit_code(), error)
     }
 }
@@ -90,6 +103,14 @@ fn run_arguments(words: &[String]) -> Result<run::Args, Failed> {
         Ok(_) => Err(Failed::new(ExitCode::Usage, "the journal is not of a run")),
         Err(error) => Err(Failed::new(ExitCode::Usage, format!("the arguments in the journal: {error}"))),
     }
+}
+
+/// The limits of a file, or those that ship.
+fn tolerances(file: Option<&Path>) -> Result<Tolerances, RunError> {
+    let Some(path) = file else { return Ok(Tolerances::embedded()) };
+    let text =
+        std::fs::read_to_string(path).map_err(|source| RunError::Io { path: path.to_owned(), source })?;
+    text.parse().map_err(|error| RunError::Usage(format!("{}: {error}", path.display())))
 }
 
 /// The command line as it was given, quoted for a shell.
@@ -120,6 +141,9 @@ pub fn main() -> std::process::ExitCode {
         Command::Capture(args) => capture::main(&args),
         Command::Compare(args) => compare::main(&args),
         Command::Merge(args) => merge::main(&args),
+        Command::Report(args) => report::main(&args),
+        Command::Golden(command) => golden::main(&command),
+        Command::Calibrate(args) => calibrate::main(&args),
         Command::Devices(args) => devices::main(&args),
         Command::Model(command) => model::main(&command),
         Command::Ggml(command) => ggml::main(&command),

@@ -2,6 +2,8 @@
 
 use super::Failed;
 use super::announce::Output;
+use super::home::Home;
+use super::teller::Teller;
 use crate::keep::{CaptureStore, Head, Journal, Keep, executable_digest};
 use crate::pipeline::{self, Build, Folders, OracleUse, Plan, RunError};
 use crate::plan::inputs::Wishes;
@@ -10,11 +12,9 @@ use crate::plan::models::{self, ResolvedModel};
 use crate::plan::{Attention, Case, CellId, DeviceSelector, Mode, Options, Shard};
 use crate::planted::Plantings;
 use crate::report::{self, Run, ShardOf};
-use crate::verdict::{ExitCode, Tolerances};
-use crate::worker::{Ended, Progress, Workplace};
+use crate::verdict::ExitCode;
+use crate::worker::Workplace;
 use bytesize::ByteSize;
-use indicatif::{ProgressBar, ProgressStyle};
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -36,10 +36,9 @@ Examples:
   ggml-parity run --resume reports/2026-11-29T101500Z-4711
       a run that was interrupted goes on: what was computed counts";
 
-/// Arguments of `run`.
+/// Which cells: models x modes x options x devices of builds, or cells by their ids.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
-pub(super) struct Args {
+pub(super) struct Selection {
     /// A ggml build: a folder, or the name of a fetched build; repeat for several
     #[arg(long, value_name = "DIR|NAME")]
     ggml: Vec<String>,
@@ -62,6 +61,21 @@ pub(super) struct Args {
     /// A cell by its id, instead of models x modes x devices; repeat for several
     #[arg(long, value_name = "ID", conflicts_with_all = ["device", "mode", "options"])]
     cell: Vec<CellId>,
+}
+
+impl Selection {
+    /// Whether options are named.
+    pub(super) fn has_options(&self) -> bool {
+        self.options.is_some()
+    }
+}
+
+/// Arguments of `run`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Args {
+    #[command(flatten)]
+    which: Selection,
     /// A text to start from, instead of the model's own or generated tokens
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
@@ -71,6 +85,9 @@ pub(super) struct Args {
     /// A GGUF file whose model proposes tokens in mode speculative [default: the model without half its layers]
     #[arg(long, value_name = "FILE")]
     draft: Option<PathBuf>,
+    /// Another draw of generated tokens, or the model's own prompts in turn
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    sample: u32,
     /// Steps of a masked generation
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     steps: Option<u32>,
@@ -80,6 +97,9 @@ pub(super) struct Args {
     /// Seconds a cell may take
     #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
     timeout: u64,
+    /// A file of limits in place of those that ship, as `calibrate` writes them
+    #[arg(long, value_name = "FILE")]
+    tolerances: Option<PathBuf>,
     /// Leave the oracle out: the CPU and the device alone are compared
     #[arg(long, conflicts_with = "oracle")]
     no_oracle: bool,
@@ -191,8 +211,10 @@ fn go(args: &Args, journal: Option<Journal>) -> Result<ExitCode, Failed> {
         let message = format!("{}\nwhat was computed is kept; {go_on}", error.message);
         Failed { message, ..error }
     };
-    let report = pipeline::run_keeping(&plan, &workplace, &folders, &mut keep, header, |p| teller.tell(&p))
-        .map_err(|error| hint(error.into()))?;
+    let mut report =
+        pipeline::run_keeping(&plan, &workplace, &folders, &mut keep, header, |p| teller.tell(&p))
+            .map_err(|error| hint(error.into()))?;
+    report.keep_captures(&out);
     teller.finish();
     if args.show_steps {
         print!("{}", super::show_steps::render(&plan, &folders));
@@ -214,52 +236,6 @@ fn quoted(path: &Path) -> String {
     shlex::try_quote(&path).map_or_else(|_| path.clone().into_owned(), |quoted| quoted.into_owned())
 }
 
-/// The folder of a run while it runs.
-struct Home {
-    out: PathBuf,
-    /// Captures.
-    captures: PathBuf,
-    /// Generated models, and what workers print.
-    work: PathBuf,
-    /// Whether it was made for this run.
-    made: bool,
-}
-
-impl Home {
-    fn open(out: &Path) -> Result<Self, RunError> {
-        let home = Self {
-            out: out.to_owned(),
-            captures: out.join("captures"),
-            work: out.join("work"),
-            made: !out.exists(),
-        };
-        for folder in [&home.captures, &home.work] {
-            let at = |source| RunError::Io { path: folder.clone(), source };
-            std::fs::create_dir_all(folder).map_err(at)?;
-        }
-        Ok(home)
-    }
-
-    /// Leaves no empty folders of a run that did not begin.
-    fn leave(self) {
-        if self.made {
-            let _ = std::fs::remove_dir_all(&self.out);
-        } else {
-            let _ = std::fs::remove_dir_all(&self.work);
-        }
-    }
-
-    /// Removes what only the run needed.
-    fn close(self, keep_captures: bool) -> Result<(), RunError> {
-        let captures = (!keep_captures).then_some(&self.captures);
-        for folder in captures.into_iter().chain([&self.work]) {
-            let at = |source| RunError::Io { path: folder.clone(), source };
-            std::fs::remove_dir_all(folder).map_err(at)?;
-        }
-        Ok(())
-    }
-}
-
 /// Leaves the cells of one shard in `plan`.
 fn take_part(plan: &mut Plan, part: Shard) -> Result<ShardOf, RunError> {
     let cells = part.pick(&plan.cells);
@@ -275,16 +251,54 @@ fn take_part(plan: &mut Plan, part: Shard) -> Result<ShardOf, RunError> {
 }
 
 fn plan(args: &Args, workplace: &Workplace, work: &Path) -> Result<Plan, RunError> {
-    let builds = open_builds(args, workplace)?;
-    let rows = rows(args);
+    let (builds, models, cells) = declared(&args.which, args.no_oracle, workplace, work, |rows, _| rows)?;
+    Ok(Plan {
+        builds,
+        models,
+        cells,
+        wishes: Wishes {
+            prompt: args.prompt.clone(),
+            generate: args.generate.map(|n| n as usize),
+            steps: args.steps.map(|n| n as usize),
+            draft: args.draft.clone(),
+            sample: args.sample,
+        },
+        threads: args.threads.map_or_else(default_threads, |n| n as usize),
+        tolerances: super::tolerances(args.tolerances.as_deref())?,
+        oracle: match (args.no_oracle, args.oracle) {
+            (true, _) => OracleUse::Never,
+            (false, true) => OracleUse::Always,
+            (false, false) => OracleUse::Affordable,
+        },
+        planted: Plantings::default(),
+    })
+}
+
+/// Builds, models and cells.
+pub(super) type Declared = (Vec<Build>, Vec<ResolvedModel>, Vec<CellId>);
+
+/// The builds, models and cells of a selection, at least one of each; `expand` may change what is asked for once the
+/// models are known.
+pub(super) fn declared(
+    which: &Selection,
+    no_oracle: bool,
+    workplace: &Workplace,
+    work: &Path,
+    expand: impl FnOnce(Vec<Row>, &[ResolvedModel]) -> Vec<Row>,
+) -> Result<Declared, RunError> {
+    let builds = open_builds(which, workplace)?;
+    let rows = rows(which);
     let mut models: Vec<ResolvedModel> = Vec::new();
     for row in &rows {
         if !models.iter().any(|model| model.given == row.model) {
             models.push(models::resolve(&row.model, work)?);
         }
     }
-    let cells =
-        if args.cell.is_empty() { declare(args, &rows, &builds, &models)? } else { args.cell.clone() };
+    let cells = if which.cell.is_empty() {
+        declare(which, no_oracle, &expand(rows, &models), &builds, &models)?
+    } else {
+        which.cell.clone()
+    };
     for id in &cells {
         let build = builds.iter().find(|build| build.info.name == id.build).ok_or_else(|| {
             let names: Vec<&str> = builds.iter().map(|build| build.info.name.as_str()).collect();
@@ -301,33 +315,15 @@ fn plan(args: &Args, workplace: &Workplace, work: &Path) -> Result<Plan, RunErro
             offered.join(", ")
         )));
     }
-    Ok(Plan {
-        builds,
-        models,
-        cells,
-        wishes: Wishes {
-            prompt: args.prompt.clone(),
-            generate: args.generate.map(|n| n as usize),
-            steps: args.steps.map(|n| n as usize),
-            draft: args.draft.clone(),
-        },
-        threads: args.threads.map_or_else(default_threads, |n| n as usize),
-        tolerances: Tolerances::embedded(),
-        oracle: match (args.no_oracle, args.oracle) {
-            (true, _) => OracleUse::Never,
-            (false, true) => OracleUse::Always,
-            (false, false) => OracleUse::Affordable,
-        },
-        planted: Plantings::default(),
-    })
+    Ok((builds, models, cells))
 }
 
 /// The builds named by `--ggml`, or by cells, or the default one.
-fn open_builds(args: &Args, workplace: &Workplace) -> Result<Vec<Build>, RunError> {
-    let mut given: Vec<Option<&str>> = args.ggml.iter().map(|name| Some(name.as_str())).collect();
+fn open_builds(which: &Selection, workplace: &Workplace) -> Result<Vec<Build>, RunError> {
+    let mut given: Vec<Option<&str>> = which.ggml.iter().map(|name| Some(name.as_str())).collect();
     if given.is_empty() {
-        let named = args.cell.iter().map(|id| id.build.as_str());
-        let named = named.chain(args.device.iter().filter_map(|device| device.build.as_deref()));
+        let named = which.cell.iter().map(|id| id.build.as_str());
+        let named = named.chain(which.device.iter().filter_map(|device| device.build.as_deref()));
         for name in named {
             if !given.contains(&Some(name)) {
                 given.push(Some(name));
@@ -341,21 +337,30 @@ fn open_builds(args: &Args, workplace: &Workplace) -> Result<Vec<Build>, RunErro
 }
 
 /// What is asked for: the models named by `--model`, those of cells, or a preset.
-fn rows(args: &Args) -> Vec<Row> {
-    let options = args.options.unwrap_or_default();
-    let row = |model: String| Row { model, modes: args.mode.clone(), options: vec![options] };
-    if !args.model.is_empty() {
-        return args.model.iter().cloned().map(row).collect();
+fn rows(which: &Selection) -> Vec<Row> {
+    let options = which.options.unwrap_or_default();
+    let row = |model: String| Row { model, modes: which.mode.clone(), options: vec![options] };
+    if !which.model.is_empty() {
+        return which.model.iter().cloned().map(row).collect();
     }
-    if !args.cell.is_empty() {
-        return args.cell.iter().map(|id| models::name_of(&id.case)).map(row).collect();
+    if !which.cell.is_empty() {
+        // A generated or known model of another weight type than its own is converted.
+        let name = |id: &CellId| {
+            let own = models::own_weights(&id.case.model);
+            if own.as_deref() == Some(&id.case.weights) || own.is_none() {
+                id.case.model.clone()
+            } else {
+                format!("{}:{}", id.case.model, id.case.weights)
+            }
+        };
+        return which.cell.iter().map(name).map(row).collect();
     }
-    let mut rows = args.preset.unwrap_or(Preset::Quick).rows();
+    let mut rows = which.preset.unwrap_or(Preset::Quick).rows();
     for row in &mut rows {
-        if !args.mode.is_empty() {
-            row.modes.clone_from(&args.mode);
+        if !which.mode.is_empty() {
+            row.modes.clone_from(&which.mode);
         }
-        if args.options.is_some() {
+        if which.options.is_some() {
             row.options = vec![options];
         }
     }
@@ -364,7 +369,8 @@ fn rows(args: &Args) -> Vec<Row> {
 
 /// Rows x devices.
 fn declare(
-    args: &Args,
+    which: &Selection,
+    no_oracle: bool,
     rows: &[Row],
     builds: &[Build],
     models: &[ResolvedModel],
@@ -394,8 +400,8 @@ fn declare(
         for case in fitting {
             for (i, build) in builds.iter().enumerate() {
                 // A ready-made matrix leaves out what ends the process at random; a named model does not.
-                let flash = case.options.attn == Attention::Flash && args.model.is_empty();
-                let devices = devices(args, build, model, i > 0)?.into_iter();
+                let flash = case.options.attn == Attention::Flash && which.model.is_empty();
+                let devices = devices(which, no_oracle, build, model, i > 0)?.into_iter();
                 for device in devices.filter(|device| !(flash && build.is_llvmpipe(device))) {
                     cells.push(CellId::new(case.clone(), &build.info.name, &device));
                 }
@@ -408,17 +414,18 @@ fn declare(
 /// The devices of `build` on which `model` is tested. In a further build the plain CPU is one of them, since
 /// there it is compared with the first build's.
 fn devices(
-    args: &Args,
+    which: &Selection,
+    no_oracle: bool,
     build: &Build,
     model: &ResolvedModel,
     further: bool,
 ) -> Result<Vec<DeviceSelector>, RunError> {
-    if !args.device.is_empty() {
+    if !which.device.is_empty() {
         let mine = |d: &&DeviceSelector| d.build.as_ref().is_none_or(|name| *name == build.info.name);
-        let named: Vec<_> = args.device.iter().filter(mine).map(DeviceSelector::without_build).collect();
+        let named: Vec<_> = which.device.iter().filter(mine).map(DeviceSelector::without_build).collect();
         named.iter().try_for_each(|device| build.check(device))?;
         // A ready-made matrix holds models that an extra buffer type does not take; a named model must fit.
-        let fits = |device: &DeviceSelector| !args.model.is_empty() || build.takes(device, model);
+        let fits = |device: &DeviceSelector| !which.model.is_empty() || build.takes(device, model);
         return Ok(named.into_iter().filter(fits).collect());
     }
     let offered: Vec<DeviceSelector> =
@@ -429,62 +436,9 @@ fn devices(
     let devices: Vec<DeviceSelector> = all.filter(|device| build.takes(device, model)).collect();
     // A machine that has nothing but the plain CPU holds it against the oracle.
     let only_cpu = offered.iter().all(|device| *device == DeviceSelector::cpu());
-    Ok(if devices.is_empty() && only_cpu && !args.no_oracle { vec![DeviceSelector::cpu()] } else { devices })
+    Ok(if devices.is_empty() && only_cpu && !no_oracle { vec![DeviceSelector::cpu()] } else { devices })
 }
 
 pub(super) fn default_threads() -> usize {
     num_cpus::get_physical().saturating_sub(1).max(1)
-}
-
-/// Says how far the run is: a bar on a terminal, a line a cell elsewhere.
-pub(super) struct Teller {
-    shown: bool,
-    bar: Option<ProgressBar>,
-    done: usize,
-    total: usize,
-}
-
-impl Teller {
-    /// A teller of `total` captures, which says nothing unless it is `shown`.
-    pub(super) fn new(total: usize, shown: bool) -> Self {
-        let bar = (shown && std::io::stderr().is_terminal()).then(|| {
-            let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} (left {eta}) {msg}");
-            ProgressBar::new(total as u64).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
-        });
-        Self { shown, bar, done: 0, total }
-    }
-
-    pub(super) fn tell(&mut self, progress: &Progress<'_>) {
-        match progress {
-            Progress::Started(id) => {
-                if let Some(bar) = &self.bar {
-                    bar.set_message(id.to_string());
-                }
-            }
-            Progress::Ended(id, how) => {
-                self.done += 1;
-                let word = match how {
-                    Ended::Captured => "computed",
-                    Ended::Failed(failure) => failure.kind.name(),
-                    Ended::Crashed(_) => "crashed",
-                    Ended::TimedOut(_) => "timed out",
-                };
-                match &self.bar {
-                    Some(bar) => bar.inc(1),
-                    None if !self.shown => {}
-                    None => eprintln!("[{:>3}/{}] {id} {word}", self.done, self.total),
-                }
-            }
-            Progress::Warning(text) => match &self.bar {
-                Some(bar) => bar.suspend(|| eprintln!("warning: {text}")),
-                None => eprintln!("warning: {text}"),
-            },
-        }
-    }
-
-    pub(super) fn finish(&self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
-        }
-    }
 }

@@ -139,6 +139,7 @@ fn plan(args: &Args, workplace: &crate::worker::Workplace, work: &Path) -> Resul
             generate: args.generate.map(|n| n as usize),
             steps: args.steps.map(|n| n as usize),
             draft: None,
+            sample: 0,
         },
         threads: args.threads.map_or_else(run::default_threads, |n| n as usize),
         tolerances: Tolerances::embedded(),

@@ -1,6 +1,6 @@
 //! Captures of cells without a comparison: what one machine contributes to a comparison elsewhere.
 
-use super::{Folders, Plan, RunError, capture_path, job_cell, verdict};
+use super::{Folders, Plan, RunError, capture_path, job_cell};
 use crate::plan::CellId;
 use crate::verdict::Verdict;
 use crate::worker::{self, Ended, Progress, RunJob, Workplace};
@@ -61,7 +61,7 @@ pub fn capture(
     let told = |(id, ended): (CellId, Ended)| {
         let captured = match &ended {
             Ended::Captured => Captured::Written(capture_path(folders, &id)),
-            failed => Captured::Failed(verdict(failed, "")),
+            failed => Captured::Failed(crate::comparison::without_capture(failed, "")),
         };
         (id, captured)
     };

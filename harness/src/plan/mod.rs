@@ -1,5 +1,6 @@
 //! What is to be run: cases, devices and the ids that name them everywhere.
 
+pub mod calibration;
 pub mod case;
 pub mod causal;
 pub mod decimal;

@@ -16,7 +16,7 @@ pub mod schema;
 pub mod tensors;
 
 pub use crate::verdict::{Arm, Attribution};
-pub use model::{Captures, Cell, Environment, Part, Report, ReportError, Run, SCHEMA, ShardOf, Work};
+pub use model::{ByArm, Cell, Environment, Part, Report, ReportError, Run, SCHEMA, ShardOf, Work};
 
 use crate::atomic;
 pub(crate) use format::scientific;

@@ -2,12 +2,13 @@
 
 use crate::capture::{BuildInfo, CaptureMeta, Check, DeviceInfo, Placement, Traffic};
 use crate::compare::Metrics;
+use crate::comparison::Captures;
 use crate::plan::{CellId, DeviceSelector, Mode, Options, Shard};
 use crate::verdict::{Attribution, ExitCode, Limits, Outcome, Status, Verdict, exit_code};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The schema of reports that this version writes and reads.
 pub const SCHEMA: &str = "ggml-parity.report/1";
@@ -94,14 +95,14 @@ pub struct Run {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Work {
     /// By workers of this run.
-    pub computed: Captures,
+    pub computed: ByArm,
     /// Taken from the store of captures.
-    pub stored: Captures,
+    pub stored: ByArm,
 }
 
 /// Captures by arm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Captures {
+pub struct ByArm {
     /// Of references that are not under test themselves.
     pub reference: u64,
     /// Of the oracle.
@@ -233,6 +234,9 @@ pub struct Cell {
     /// How the first worker died at this cell, where a second one computed it.
     #[serde(default)]
     pub retried: Option<String>,
+    /// The captures that the figures are of, where they are kept: files relative to the report's folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub captures: Option<Captures>,
     /// Seconds by name.
     #[serde(default)]
     pub timings: BTreeMap<String, f64>,
@@ -266,6 +270,7 @@ impl Cell {
             reference_text: None,
             pieces: BTreeMap::new(),
             retried: None,
+            captures: None,
             checks: Vec::new(),
             timings: BTreeMap::new(),
             rerun: format!("ggml-parity run --cell '{id}'"),
@@ -323,6 +328,14 @@ impl Report {
             .collect();
         ordered.extend(left);
         Self { schema: SCHEMA.to_owned(), run, environment, cells: ordered, parts: Vec::new() }
+    }
+
+    /// Names the captures relative to `folder`, where the report goes; those that lie elsewhere are not kept.
+    pub fn keep_captures(&mut self, folder: &Path) {
+        for cell in &mut self.cells {
+            let within = |path: &Path| path.strip_prefix(folder).map(Path::to_owned);
+            cell.captures = cell.captures.as_ref().and_then(|captures| captures.map(within).ok());
+        }
     }
 
     /// The exit code of the run.
