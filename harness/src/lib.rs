@@ -10,5 +10,6 @@ pub mod named;
 pub mod pipeline;
 pub mod plan;
 pub mod report;
+pub mod trace;
 pub mod verdict;
 pub mod worker;

@@ -139,7 +139,8 @@ impl Build {
             .is_none_or(|types| model.matrix_types.iter().any(|ty| types.contains(&ty.name().to_lowercase())))
     }
 
-    fn device(&self, selector: &DeviceSelector) -> Option<&DeviceInfo> {
+    /// What is known of the device that `selector` names.
+    pub(crate) fn device(&self, selector: &DeviceSelector) -> Option<&DeviceInfo> {
         let same = |d: &&worker::ProbedDevice| d.selector == *selector;
         let base = |d: &&worker::ProbedDevice| d.selector.base == selector.base;
         let devices = &self.probed.devices;
@@ -404,7 +405,7 @@ impl<P: FnMut(Progress<'_>)> Arm<'_, P> {
 }
 
 /// What a worker is told of `id`, which follows the trajectory of `replay` and may read another file.
-fn job_cell(
+pub(crate) fn job_cell(
     plan: &Plan,
     folders: &Folders,
     id: &CellId,
@@ -464,7 +465,8 @@ fn oracle_cost(model: &ResolvedModel, case: &Case, inputs: &Inputs) -> u64 {
     parameters.saturating_mul(tokens as u64)
 }
 
-fn model_of<'a>(plan: &'a Plan, case: &Case) -> Result<&'a ResolvedModel, RunError> {
+/// The model of a case.
+pub(crate) fn model_of<'a>(plan: &'a Plan, case: &Case) -> Result<&'a ResolvedModel, RunError> {
     plan.models.iter().find(|model| model.name == case.model && model.weights == case.weights).ok_or_else(
         || RunError::Usage(format!("case {case}: no model {} of weight type {}", case.model, case.weights)),
     )

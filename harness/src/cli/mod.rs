@@ -1,10 +1,12 @@
 //! The command line: one file a subcommand.
 
+mod cells;
 mod devices;
 mod ggml;
 mod model;
 mod run;
 mod show_steps;
+mod trace;
 
 use crate::verdict::ExitCode;
 use crate::worker::Workplace;
@@ -24,6 +26,8 @@ struct Cli {
 enum Command {
     /// Run models on devices, compare them with the CPU, write a report
     Run(Box<run::Args>),
+    /// Find the node at which a device parts from the CPU
+    Trace(Box<trace::Args>),
     /// List the devices a ggml build offers on this machine
     Devices(devices::Args),
     /// Make and look at model files
@@ -79,6 +83,7 @@ pub fn main() -> std::process::ExitCode {
     };
     let result = match cli.command {
         Command::Run(args) => run::main(&args),
+        Command::Trace(args) => trace::main(&args),
         Command::Devices(args) => devices::main(&args),
         Command::Model(command) => model::main(&command),
         Command::Ggml(command) => ggml::main(&command),

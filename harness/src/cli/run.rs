@@ -1,6 +1,7 @@
 //! `ggml-parity run`: plan, run, compare, judge, report.
 
 use super::Failed;
+use super::cells::{default_threads, model_of_cell, open_builds, out_folder};
 use crate::pipeline::{self, Build, Folders, OracleUse, Plan, PlantedFiles, RunError};
 use crate::plan::inputs::Wishes;
 use crate::plan::matrix::{self, Preset, Row};
@@ -12,7 +13,7 @@ use crate::worker::{Ended, Progress, Workplace};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -92,14 +93,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn main(args: &Args) -> Result<ExitCode, Failed> {
-    let started = SystemTime::now();
-    let stamp = humantime::format_rfc3339_seconds(started).to_string();
-    let name = args.out.as_ref().and_then(|out| out.file_name()).map_or_else(
-        || format!("{}-{}", stamp.replace(':', ""), std::process::id()),
-        |name| name.to_string_lossy().into_owned(),
-    );
-    let out = args.out.clone().unwrap_or_else(|| Path::new("reports").join(&name));
-    std::fs::create_dir_all(&out).map_err(|source| RunError::Io { path: out.clone(), source })?;
+    let (name, stamp, out) = out_folder(args.out.as_ref())?;
     let work = tempfile::tempdir().map_err(|source| RunError::Io { path: std::env::temp_dir(), source })?;
     let captures = if args.keep_captures { out.join("captures") } else { work.path().join("captures") };
     std::fs::create_dir_all(&captures).map_err(|source| RunError::Io { path: captures.clone(), source })?;
@@ -128,7 +122,9 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failed> {
 }
 
 fn plan(args: &Args, workplace: &Workplace, work: &Path) -> Result<Plan, RunError> {
-    let builds = open_builds(args, workplace)?;
+    let named = args.cell.iter().map(|id| id.build.as_str());
+    let named = named.chain(args.device.iter().filter_map(|device| device.build.as_deref()));
+    let builds = open_builds(&args.ggml, named, workplace)?;
     let rows = rows(args);
     let mut models: Vec<ResolvedModel> = Vec::new();
     for row in &rows {
@@ -176,24 +172,6 @@ fn plan(args: &Args, workplace: &Workplace, work: &Path) -> Result<Plan, RunErro
     })
 }
 
-/// The builds named by `--ggml`, or by cells, or the default one.
-fn open_builds(args: &Args, workplace: &Workplace) -> Result<Vec<Build>, RunError> {
-    let mut given: Vec<Option<&str>> = args.ggml.iter().map(|name| Some(name.as_str())).collect();
-    if given.is_empty() {
-        let named = args.cell.iter().map(|id| id.build.as_str());
-        let named = named.chain(args.device.iter().filter_map(|device| device.build.as_deref()));
-        for name in named {
-            if !given.contains(&Some(name)) {
-                given.push(Some(name));
-            }
-        }
-    }
-    if given.is_empty() {
-        given.push(None);
-    }
-    given.into_iter().map(|name| Build::open(name, workplace)).collect()
-}
-
 /// What is asked for: the models named by `--model`, those of cells, or a preset.
 fn rows(args: &Args) -> Vec<Row> {
     let options = args.options.unwrap_or_default();
@@ -202,16 +180,7 @@ fn rows(args: &Args) -> Vec<Row> {
         return args.model.iter().cloned().map(row).collect();
     }
     if !args.cell.is_empty() {
-        // A generated or known model of another weight type than its own is converted.
-        let name = |id: &CellId| {
-            let own = models::own_weights(&id.case.model);
-            if own.as_deref() == Some(&id.case.weights) || own.is_none() {
-                id.case.model.clone()
-            } else {
-                format!("{}:{}", id.case.model, id.case.weights)
-            }
-        };
-        return args.cell.iter().map(name).map(row).collect();
+        return args.cell.iter().map(model_of_cell).map(row).collect();
     }
     let mut rows = args.preset.unwrap_or(Preset::Quick).rows();
     for row in &mut rows {
@@ -290,10 +259,6 @@ fn devices(
     // A machine that has nothing but the plain CPU holds it against the oracle.
     let only_cpu = offered.iter().all(|device| *device == DeviceSelector::cpu());
     Ok(if devices.is_empty() && only_cpu && !args.no_oracle { vec![DeviceSelector::cpu()] } else { devices })
-}
-
-fn default_threads() -> usize {
-    num_cpus::get_physical().saturating_sub(1).max(1)
 }
 
 /// Says how far the run is: a bar on a terminal, a line a cell elsewhere.

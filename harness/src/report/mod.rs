@@ -2,7 +2,7 @@
 
 pub mod console;
 pub mod csv;
-mod format;
+pub(crate) mod format;
 pub mod json;
 pub mod markdown;
 mod model;

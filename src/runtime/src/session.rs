@@ -17,6 +17,9 @@ use crate::traffic::Traffic;
 use crate::weights::Weights;
 
 mod lifecycle;
+mod observed;
+
+pub use observed::{GraphOutcome, GraphRequest, Recorder, Walker};
 
 /// How attention is computed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -127,6 +130,8 @@ pub struct Session {
     skip: Vec<usize>,
     /// Keys and values as they were before they were stored, where they are to be recorded.
     recorded: Option<Vec<LayerKv>>,
+    /// Sees every graph, where somebody wants to.
+    recorder: Option<Recorder>,
 }
 
 impl Session {
@@ -170,6 +175,7 @@ impl Session {
             set_rows,
             skip: Vec::new(),
             recorded: None,
+            recorder: None,
         })
     }
 
@@ -182,6 +188,7 @@ impl Session {
     /// When the device cannot be initialised again.
     pub fn renew(&mut self) -> Result<(), Error> {
         self.scheduler = scheduler(&self.selected, &self.hparams, &self.options)?;
+        self.recorder = None;
         Ok(())
     }
 
@@ -405,6 +412,17 @@ impl Session {
 
     /// Builds, places and computes one graph.
     pub(crate) fn compute(&mut self, request: &Request<'_>) -> Result<FullPass, Error> {
+        let pass = self.compute_with(request, None)?;
+        self.show(request, &pass)?;
+        Ok(pass)
+    }
+
+    /// The same while `walker` looks on; then nothing is read that the graph gives.
+    fn compute_with(
+        &mut self,
+        request: &Request<'_>,
+        walker: Option<&mut dyn Walker>,
+    ) -> Result<FullPass, Error> {
         let Request { tokens, positions: at, rows, cached, keep_kv, keep_residuals } = *request;
         self.check_tokens(tokens, rows)?;
         let n = tokens.len();
@@ -490,6 +508,10 @@ impl Session {
         }
         if let Some(scatter) = &scatter {
             scatter.fill(at, n_kv)?;
+        }
+        if let Some(walker) = walker {
+            observed::compute(&self.scheduler, &graph, &self.noted(request), walker)?;
+            return Ok(FullPass { logits: Logits::default(), kv: Vec::new(), residuals: Vec::new() });
         }
         self.scheduler.compute(&graph)?;
 

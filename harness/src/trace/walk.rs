@@ -1,0 +1,172 @@
+//! The worker's side of a walk: reads every node as it is computed, and puts the reference's value in its place
+//! where that is wanted.
+
+use super::graph::{GraphInfo, Kind};
+use super::spool::{SpoolError, Walked, Writer};
+use ggml_sys::Tensor;
+use runtime::{Error, GraphRequest, Walker};
+use std::collections::{BTreeSet, HashMap};
+
+/// Where a walk stops.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Stops {
+    /// After every node that computes: nothing is computed together.
+    Everywhere,
+    /// After these nodes, counted among those that compute; the last one always.
+    At(BTreeSet<usize>),
+}
+
+/// Spools a graph while it is computed.
+pub struct Spooler<'a> {
+    writer: Writer,
+    /// Whose values replace the device's own; the device goes on from them.
+    force: Option<&'a mut Walked>,
+    stops: Stops,
+    graph: Option<GraphInfo>,
+    by_id: HashMap<usize, usize>,
+    nodes: Vec<Tensor>,
+    last_reader: Vec<usize>,
+    /// The nodes that compute, by index; and for each tensor its number among them.
+    computed: Vec<usize>,
+    /// Nodes of `computed` that were handled.
+    done: usize,
+}
+
+fn failed(error: SpoolError) -> Error {
+    Error::Input(format!("the spool of a walk: {error}"))
+}
+
+impl<'a> Spooler<'a> {
+    /// A walk into `writer`.
+    #[must_use]
+    pub fn new(writer: Writer, force: Option<&'a mut Walked>, stops: Stops) -> Self {
+        Self {
+            writer,
+            force,
+            stops,
+            graph: None,
+            by_id: HashMap::new(),
+            nodes: Vec::new(),
+            last_reader: Vec::new(),
+            computed: Vec::new(),
+            done: 0,
+        }
+    }
+
+    /// Makes the spool whole.
+    ///
+    /// # Errors
+    /// When nodes were not computed, or the file system refuses.
+    pub fn finish(mut self) -> Result<(), Error> {
+        if self.done != self.computed.len() {
+            return Err(Error::Input(format!(
+                "a walk ended after {} of {} nodes",
+                self.done,
+                self.computed.len()
+            )));
+        }
+        let graph = self.graph.take().ok_or_else(|| Error::Input("a walk that never began".to_owned()))?;
+        self.writer.finish(&graph).map_err(failed)
+    }
+
+    /// The tensor whose bytes are the value of tensor `i`, and how many they are: for caches and what is written
+    /// into them, the rows that the graph reads.
+    fn bytes_of(graph: &GraphInfo, i: usize, tensor: &Tensor) -> (Tensor, usize) {
+        let root = graph.tensors[i].root;
+        if graph.tensors[root].kind == Kind::Cache {
+            let root = tensor.root();
+            let len = root.nb()[1] * graph.request.cached.unwrap_or(0);
+            return (root, len);
+        }
+        (tensor.clone(), tensor.bytes())
+    }
+
+    /// Spools tensor `i` and, where that is wanted, overwrites it.
+    fn take(&mut self, i: usize, tensor: &Tensor) -> Result<(), Error> {
+        let graph = self.graph.as_mut().expect("the walk has begun");
+        let (held, len) = Self::bytes_of(graph, i, tensor);
+        let mut bytes = vec![0; len];
+        held.read_bytes(0, &mut bytes)?;
+        graph.tensors[i].value = Some(self.writer.push(&bytes).map_err(failed)?);
+        let info = &graph.tensors[i];
+        if info.kind == Kind::Input {
+            return Ok(());
+        }
+        if let Some(reference) = &mut self.force {
+            let theirs = reference.document.find(&info.key).map(|at| &reference.document.tensors[at]);
+            let place = theirs.filter(|t| t.ty == info.ty && t.ne == info.ne).and_then(|t| t.value);
+            // A node that the reference has not, or in another shape, is reported where the two are compared.
+            if let Some(place) = place.filter(|place| place.len == len as u64) {
+                held.write_bytes(0, &reference.read(place).map_err(failed)?)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Walker for Spooler<'_> {
+    fn begin(
+        &mut self,
+        request: &GraphRequest,
+        nodes: &[Tensor],
+        backend: &dyn Fn(&Tensor) -> Option<String>,
+    ) -> Result<(), Error> {
+        let (graph, by_id) = GraphInfo::describe(request, nodes, backend);
+        self.last_reader = graph.last_reader();
+        self.computed = graph.computed().collect();
+        self.by_id = by_id;
+        self.nodes = nodes.to_vec();
+        let leaves: Vec<usize> = (0..graph.tensors.len())
+            .filter(|&i| matches!(graph.tensors[i].kind, Kind::Input | Kind::Cache))
+            .collect();
+        self.graph = Some(graph);
+        let mut seen = BTreeSet::new();
+        for node in nodes {
+            let sources: Vec<Tensor> = (0..10).filter_map(|s| node.src(s)).collect();
+            let roots = sources.iter().map(Tensor::root);
+            for tensor in roots.chain(sources.iter().cloned()).chain([node.root()]) {
+                let leaf = self.by_id.get(&tensor.id()).copied().filter(|i| leaves.contains(i));
+                if let Some(leaf) = leaf.filter(|&leaf| seen.insert(leaf)) {
+                    self.take(leaf, &tensor)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn stops_at(&mut self, node: &Tensor) -> bool {
+        let Some(&i) = self.by_id.get(&node.id()) else { return false };
+        let Ok(number) = self.computed.binary_search(&i) else { return false };
+        match &self.stops {
+            Stops::Everywhere => true,
+            Stops::At(ends) => ends.contains(&number) || number + 1 == self.computed.len(),
+        }
+    }
+
+    fn computed(&mut self, node: &Tensor) -> Result<(), Error> {
+        let end = self.by_id[&node.id()];
+        let number = self
+            .computed
+            .binary_search(&end)
+            .map_err(|_| Error::Input(format!("a walk stopped at {node:?}, which computes nothing")))?;
+        for n in self.done..=number {
+            let i = self.computed[n];
+            // The memory of what nobody reads any more may hold something else by now.
+            if i == end || self.last_reader[i] > end {
+                let tensor = self.tensor_of(i).ok_or_else(|| {
+                    Error::Input(format!("node {i} of a walk is not among those of its graph"))
+                })?;
+                self.take(i, &tensor)?;
+            }
+        }
+        self.done = number + 1;
+        Ok(())
+    }
+}
+
+impl Spooler<'_> {
+    /// The node of index `i`.
+    fn tensor_of(&self, i: usize) -> Option<Tensor> {
+        self.nodes.iter().find(|node| self.by_id.get(&node.id()) == Some(&i)).cloned()
+    }
+}
