@@ -245,7 +245,7 @@ fn again(
     let node = repro.node();
     println!("{} {} {:?} of {}", node.op, node.name, node.ne, repro.document.cell);
     let limit = repro.document.limit;
-    let mut report = |who: &str, values: &[f64]| {
+    let report = |who: &str, values: &[f64]| {
         let nmse = crate::trace::figures::Figures::of(&truth, values, truth.len().max(1)).nmse;
         println!("  {who:<28} {} {}", crate::report::format::scientific(nmse), if nmse <= limit { "" } else { "over the limit" });
         !(nmse <= limit)

@@ -6,7 +6,7 @@ use super::graph::{GraphInfo, Kind, TensorInfo};
 /// The values of tensor `i` out of its spooled bytes, in the order of the elements; of a node that writes into a
 /// cache, those of the rows at the graph's positions. `None` where they cannot be read.
 #[must_use]
-pub fn written(graph: &GraphInfo, i: usize, bytes: &[u8]) -> Option<Vec<f64>> {
+pub(super) fn written(graph: &GraphInfo, i: usize, bytes: &[u8]) -> Option<Vec<f64>> {
     let t = &graph.tensors[i];
     let root = &graph.tensors[t.root];
     if root.kind != Kind::Cache {

@@ -177,8 +177,9 @@ impl GraphInfo {
         if let Some(&known) = by_id.get(&tensor.id()) {
             return known;
         }
-        let sources: Vec<usize> =
-            (0..10).filter_map(|i| tensor.src(i)).map(|source| self.add(&source, by_id, backend)).collect();
+        // A cast names itself among its sources.
+        let sources = (0..10).filter_map(|i| tensor.src(i)).filter(|source| source.id() != tensor.id());
+        let sources: Vec<usize> = sources.map(|source| self.add(&source, by_id, backend)).collect();
         let root = tensor.root();
         let of_root = (root.id() != tensor.id()).then(|| self.add(&root, by_id, backend));
         let index = self.tensors.len();

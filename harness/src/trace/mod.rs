@@ -36,3 +36,6 @@ pub mod windows;
 
 pub use model::{Culprit, Finding, NodeReport, Trace};
 pub use run::{Bench, GraphChoice, Spools, TraceError, trace};
+
+#[cfg(test)]
+mod tests;

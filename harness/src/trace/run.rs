@@ -345,7 +345,8 @@ fn unlike(r: &runtime::GraphRequest, d: &runtime::GraphRequest) -> String {
     format!("the device is asked for something else: {}", words.join(", "))
 }
 
-fn choose(choice: GraphChoice, graphs: &[GraphReport]) -> Result<usize, String> {
+/// The number of the graph that is meant.
+pub(super) fn choose(choice: GraphChoice, graphs: &[GraphReport]) -> Result<usize, String> {
     let badness = |g: &GraphReport| {
         let worst = g.logits.into_iter().chain(g.kv).fold(0.0, |a: f64, b| if b.is_nan() { b } else { a.max(b) });
         if g.differs.is_some() || worst.is_nan() { f64::INFINITY } else { worst }
