@@ -148,16 +148,12 @@ impl GraphInfo {
         last
     }
 
-    /// Describes `nodes` and what they read.
-    pub(super) fn describe(
-        request: &GraphRequest,
-        nodes: &[Tensor],
-        backend: &dyn Fn(&Tensor) -> Option<String>,
-    ) -> (Self, HashMap<usize, usize>) {
+    /// Describes `nodes` and what they read; also the tensors themselves, in the same order.
+    pub(super) fn describe(request: &GraphRequest, nodes: &[Tensor]) -> (Self, Vec<Tensor>) {
         let mut graph = Self { request: request.clone(), tensors: Vec::new() };
-        let mut by_id = HashMap::new();
+        let (mut by_id, mut handles) = (HashMap::new(), Vec::new());
         for node in nodes {
-            graph.add(node, &mut by_id, backend);
+            graph.add(node, &mut by_id, &mut handles);
         }
         let mut seen: HashMap<String, usize> = HashMap::new();
         for t in &mut graph.tensors {
@@ -165,25 +161,26 @@ impl GraphInfo {
             t.key = if *before == 0 { t.name.clone() } else { format!("{}#{before}", t.name) };
             *before += 1;
         }
-        (graph, by_id)
+        (graph, handles)
     }
 
     fn add(
         &mut self,
         tensor: &Tensor,
         by_id: &mut HashMap<usize, usize>,
-        backend: &dyn Fn(&Tensor) -> Option<String>,
+        handles: &mut Vec<Tensor>,
     ) -> usize {
         if let Some(&known) = by_id.get(&tensor.id()) {
             return known;
         }
         // A cast names itself among its sources.
         let sources = (0..10).filter_map(|i| tensor.src(i)).filter(|source| source.id() != tensor.id());
-        let sources: Vec<usize> = sources.map(|source| self.add(&source, by_id, backend)).collect();
+        let sources: Vec<usize> = sources.map(|source| self.add(&source, by_id, handles)).collect();
         let root = tensor.root();
-        let of_root = (root.id() != tensor.id()).then(|| self.add(&root, by_id, backend));
+        let of_root = (root.id() != tensor.id()).then(|| self.add(&root, by_id, handles));
         let index = self.tensors.len();
         by_id.insert(tensor.id(), index);
+        handles.push(tensor.clone());
         let (name, op) = (tensor.name(), tensor.op());
         let kind = kind(&name, &op);
         self.tensors.push(TensorInfo {
@@ -195,7 +192,7 @@ impl GraphInfo {
             offset: tensor.offset_in_root(),
             sources,
             params: tensor.op_params(),
-            backend: backend(tensor).filter(|_| kind == Kind::Compute),
+            backend: None,
             output: tensor.is_output(),
             value: None,
             name,

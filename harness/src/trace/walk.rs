@@ -24,9 +24,10 @@ pub struct Spooler<'a> {
     stops: Stops,
     graph: Option<GraphInfo>,
     by_id: HashMap<usize, usize>,
-    nodes: Vec<Tensor>,
+    /// The tensors of `graph`.
+    tensors: Vec<Tensor>,
     last_reader: Vec<usize>,
-    /// The nodes that compute, by index; and for each tensor its number among them.
+    /// The nodes that compute, by index.
     computed: Vec<usize>,
     /// Nodes of `computed` that were handled.
     done: usize,
@@ -46,7 +47,7 @@ impl<'a> Spooler<'a> {
             stops,
             graph: None,
             by_id: HashMap::new(),
-            nodes: Vec::new(),
+            tensors: Vec::new(),
             last_reader: Vec::new(),
             computed: Vec::new(),
             done: 0,
@@ -105,33 +106,26 @@ impl<'a> Spooler<'a> {
 }
 
 impl Walker for Spooler<'_> {
-    fn begin(
-        &mut self,
-        request: &GraphRequest,
-        nodes: &[Tensor],
-        backend: &dyn Fn(&Tensor) -> Option<String>,
-    ) -> Result<(), Error> {
-        let (graph, by_id) = GraphInfo::describe(request, nodes, backend);
+    fn describe(&mut self, request: &GraphRequest, nodes: &[Tensor]) {
+        let (graph, tensors) = GraphInfo::describe(request, nodes);
         self.last_reader = graph.last_reader();
         self.computed = graph.computed().collect();
-        self.by_id = by_id;
-        self.nodes = nodes.to_vec();
-        let leaves: Vec<usize> = (0..graph.tensors.len())
-            .filter(|&i| matches!(graph.tensors[i].kind, Kind::Input | Kind::Cache))
-            .collect();
+        self.by_id = tensors.iter().enumerate().map(|(i, tensor)| (tensor.id(), i)).collect();
+        self.tensors = tensors;
         self.graph = Some(graph);
-        let mut seen = BTreeSet::new();
-        for node in nodes {
-            let sources: Vec<Tensor> = (0..10).filter_map(|s| node.src(s)).collect();
-            let roots = sources.iter().map(Tensor::root);
-            for tensor in roots.chain(sources.iter().cloned()).chain([node.root()]) {
-                let leaf = self.by_id.get(&tensor.id()).copied().filter(|i| leaves.contains(i));
-                if let Some(leaf) = leaf.filter(|&leaf| seen.insert(leaf)) {
-                    self.take(leaf, &tensor)?;
-                }
+    }
+
+    fn begin(&mut self, backend: &dyn Fn(&Tensor) -> Option<String>) -> Result<(), Error> {
+        let graph = self.graph.as_mut().ok_or_else(|| Error::Input("a walk without a graph".to_owned()))?;
+        let mut leaves = Vec::new();
+        for (i, (info, tensor)) in graph.tensors.iter_mut().zip(&self.tensors).enumerate() {
+            match info.kind {
+                Kind::Compute => info.backend = backend(tensor),
+                Kind::Input | Kind::Cache => leaves.push((i, tensor.clone())),
+                Kind::Weight | Kind::View => {}
             }
         }
-        Ok(())
+        leaves.iter().try_for_each(|(i, tensor)| self.take(*i, tensor))
     }
 
     fn stops_at(&mut self, node: &Tensor) -> bool {
@@ -153,20 +147,11 @@ impl Walker for Spooler<'_> {
             let i = self.computed[n];
             // The memory of what nobody reads any more may hold something else by now.
             if i == end || self.last_reader[i] > end {
-                let tensor = self.tensor_of(i).ok_or_else(|| {
-                    Error::Input(format!("node {i} of a walk is not among those of its graph"))
-                })?;
+                let tensor = self.tensors[i].clone();
                 self.take(i, &tensor)?;
             }
         }
         self.done = number + 1;
         Ok(())
-    }
-}
-
-impl Spooler<'_> {
-    /// The node of index `i`.
-    fn tensor_of(&self, i: usize) -> Option<Tensor> {
-        self.nodes.iter().find(|node| self.by_id.get(&node.id()) == Some(&i)).cloned()
     }
 }

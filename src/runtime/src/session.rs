@@ -421,7 +421,7 @@ impl Session {
     fn compute_with(
         &mut self,
         request: &Request<'_>,
-        walker: Option<&mut dyn Walker>,
+        mut walker: Option<&mut dyn Walker>,
     ) -> Result<FullPass, Error> {
         let Request { tokens, positions: at, rows, cached, keep_kv, keep_residuals } = *request;
         self.check_tokens(tokens, rows)?;
@@ -486,6 +486,9 @@ impl Session {
             Some(logits)
         };
         let Builder { graph, captured, residuals, .. } = b;
+        if let Some(walker) = walker.as_deref_mut() {
+            walker.describe(&self.noted(request), &graph.nodes());
+        }
 
         let pins = self.pins(&graph.nodes())?;
         self.scheduler.allocate(&graph, &pins)?;
@@ -510,7 +513,7 @@ impl Session {
             scatter.fill(at, n_kv)?;
         }
         if let Some(walker) = walker {
-            observed::compute(&self.scheduler, &graph, &self.noted(request), walker)?;
+            observed::compute(&self.scheduler, &graph, walker)?;
             return Ok(FullPass { logits: Logits::default(), kv: Vec::new(), residuals: Vec::new() });
         }
         self.scheduler.compute(&graph)?;

@@ -45,16 +45,15 @@ pub type Recorder = Box<dyn FnMut(&GraphRequest, &GraphOutcome<'_>) -> Result<()
 
 /// Looks at the nodes of one graph.
 pub trait Walker {
+    /// The graph is built, and has no memory yet. Later the scheduler puts copies of its own into the sources of nodes
+    /// that read from another device.
+    fn describe(&mut self, request: &GraphRequest, nodes: &[Tensor]);
+
     /// The graph has its memory and its inputs; nothing is computed yet. `backend` names where a node will be.
     ///
     /// # Errors
     /// What ends the walk.
-    fn begin(
-        &mut self,
-        request: &GraphRequest,
-        nodes: &[Tensor],
-        backend: &dyn Fn(&Tensor) -> Option<String>,
-    ) -> Result<(), Error>;
+    fn begin(&mut self, backend: &dyn Fn(&Tensor) -> Option<String>) -> Result<(), Error>;
 
     /// Whether to stop after `node`; the nodes between two stops are computed together.
     fn stops_at(&mut self, node: &Tensor) -> bool;
@@ -83,16 +82,15 @@ impl Observer for Adapter<'_> {
     }
 }
 
-/// Computes `graph` while `walker` looks on.
+/// Computes `graph`, which `walker` has described, while it looks on.
 pub(super) fn compute(
     scheduler: &Scheduler,
     graph: &Graph,
-    request: &GraphRequest,
     walker: &mut dyn Walker,
 ) -> Result<(), Error> {
     let backend =
         |node: &Tensor| scheduler.backend_of(node).map(|i| scheduler.backends()[i].device().name());
-    walker.begin(request, &graph.nodes(), &backend)?;
+    walker.begin(&backend)?;
     let mut adapter = Adapter { walker, error: None };
     let done = scheduler.compute_observed(graph, &mut adapter);
     match adapter.error {
