@@ -54,8 +54,11 @@ impl Traced {
         let build = self.build.take().unwrap();
         let case: ggml_parity::plan::Case = case.parse().unwrap();
         let own = case.weights == "f32";
-        let model =
-            if own { self.model(&case.model) } else { self.model(&format!("{}:{}", case.model, case.weights)) };
+        let model = if own {
+            self.model(&case.model)
+        } else {
+            self.model(&format!("{}:{}", case.model, case.weights))
+        };
         let plan = Plan {
             cells: vec![CellId::new(case, &build.info.name, device)],
             builds: vec![build],
@@ -68,7 +71,8 @@ impl Traced {
             planted: PlantedFiles { device: planted, ..PlantedFiles::default() },
         };
         let spools = tempfile::tempdir_in(self.work.path()).unwrap();
-        let bench = ggml_parity::trace::Bench { workplace: &self.workplace, work: spools.path(), tell: &|_| {} };
+        let bench =
+            ggml_parity::trace::Bench { workplace: &self.workplace, work: spools.path(), tell: &|_| {} };
         let result = trace(&plan, graph, &bench).map(|(trace, _)| trace);
         self.build = plan.builds.into_iter().next();
         result
@@ -132,7 +136,9 @@ fn two_flavours_of_the_cpu_agree_at_every_node_and_with_f64() {
 fn quantised_caches_and_weights_are_clean_too() {
     let mut bench = Traced::new();
     let device = bench.second_cpu();
-    for case in ["gen-llama/f32/decode?kv=q8_0", "gen-llama/f32/decode?attn=flash&kv=f16", "gen-llama/q4_k_m/prefill"] {
+    for case in
+        ["gen-llama/f32/decode?kv=q8_0", "gen-llama/f32/decode?attn=flash&kv=f16", "gen-llama/q4_k_m/prefill"]
+    {
         let found = bench.trace(case, &device, None, None, GraphChoice::FirstBad).unwrap();
         assert_clean(&found, 2e-3);
     }
@@ -182,15 +188,20 @@ fn a_node_goes_into_a_file_and_comes_out_the_same() {
     let out = folder.path().to_str().unwrap();
     let file = folder.path().join("repro.safetensors");
     let ggml = common::default_build();
-    let replay = || told(&run(&["trace", "--repro", file.to_str().unwrap(), "--device", &device, "--ggml", &ggml]));
+    let replay =
+        || told(&run(&["trace", "--repro", file.to_str().unwrap(), "--device", &device, "--ggml", &ggml]));
     for (case, nodes) in [
         ("gen-llama/q4_k_m/decode?kv=q8_0", &["attn_q-0", "k_store-1", "k_f32-0"][..]),
-        ("gen-llama/f32/prefill", &["kq-1", "kq_soft_max-0", "v_transposed-1", "q_rope-0", "ffn_silu-1", "embedding-0"]),
+        (
+            "gen-llama/f32/prefill",
+            &["kq-1", "kq_soft_max-0", "v_transposed-1", "q_rope-0", "ffn_silu-1", "embedding-0"],
+        ),
         ("gen-llama/f32/batch?attn=flash", &["kqv_flash-1", "attn_norm_rms-1"]),
     ] {
         let id = format!("{case}@{build}:{device}");
         for node in nodes {
-            let arguments = ["trace", &id, "--ggml", &ggml, "--out", out, "--write-repro", node, "--graph", "last"];
+            let arguments =
+                ["trace", &id, "--ggml", &ggml, "--out", out, "--write-repro", node, "--graph", "last"];
             let (code, text) = told(&run(&arguments));
             assert_eq!(code, 0, "{case} {node}: {text}");
             let (code, text) = replay();

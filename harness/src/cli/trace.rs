@@ -95,11 +95,14 @@ fn one(args: &Args, cell: &CellId, workplace: &Workplace, work: &Path) -> Result
     if let Some(node) = wanted {
         write_repro(args, &plan, &trace, node, &spools.reference, &out.join("repro.safetensors"))?;
     }
-    write(&out, &[
-        ("trace.json", serde_json::to_string_pretty(&trace).expect("traces are plain data") + "\n"),
-        ("trace.md", render::markdown(&trace)),
-        ("nodes.csv", render::csv(&trace)),
-    ])?;
+    write(
+        &out,
+        &[
+            ("trace.json", serde_json::to_string_pretty(&trace).expect("traces are plain data") + "\n"),
+            ("trace.md", render::markdown(&trace)),
+            ("nodes.csv", render::csv(&trace)),
+        ],
+    )?;
     println!("report: {}", out.join("trace.md").display());
     Ok(trace.exit_code())
 }
@@ -148,8 +151,8 @@ fn by_columns(args: &Args, cell: &CellId, workplace: &Workplace, work: &Path) ->
         id.case.options.n = Some(n);
         plan.cells = vec![id];
         // Spools of one length go before those of the next are written.
-        let spools = tempfile::tempdir_in(work)
-            .map_err(|source| RunError::Io { path: work.to_owned(), source })?;
+        let spools =
+            tempfile::tempdir_in(work).map_err(|source| RunError::Io { path: work.to_owned(), source })?;
         let bench = Bench { workplace, work: spools.path(), tell: &|line| eprintln!("{n} columns: {line}") };
         let (trace, _) = crate::trace::trace(&plan, args.graph, &bench)?;
         eprintln!("{n} columns: {}", render::verdict(&trace));
@@ -160,7 +163,10 @@ fn by_columns(args: &Args, cell: &CellId, workplace: &Workplace, work: &Path) ->
         return Err(Failed::new(ExitCode::Incomplete, "no product of a weight was compared"));
     }
     print!("{}", render::columns(&table));
-    write(&out, &[("columns.json", serde_json::to_string_pretty(&table).expect("tables are plain data") + "\n")])?;
+    write(
+        &out,
+        &[("columns.json", serde_json::to_string_pretty(&table).expect("tables are plain data") + "\n")],
+    )?;
     println!("report: {}", out.join("columns.json").display());
     Ok(ExitCode::worst(traces.iter().map(|(_, trace)| trace.exit_code())))
 }
@@ -247,7 +253,11 @@ fn again(
     let limit = repro.document.limit;
     let report = |who: &str, values: &[f64]| {
         let nmse = crate::trace::figures::Figures::of(&truth, values, truth.len().max(1)).nmse;
-        println!("  {who:<28} {} {}", crate::report::format::scientific(nmse), if nmse <= limit { "" } else { "over the limit" });
+        println!(
+            "  {who:<28} {} {}",
+            crate::report::format::scientific(nmse),
+            if nmse <= limit { "" } else { "over the limit" }
+        );
         !(nmse <= limit)
     };
     report("reference, as it was traced", &repro.reference);
@@ -258,7 +268,8 @@ fn again(
     let mut off = Culprit::Neither;
     for arm in arms {
         let into = work.join(arm.to_string());
-        let id = CellId { device: arm.clone(), build: build.info.name.clone(), ..repro.document.cell.clone() };
+        let id =
+            CellId { device: arm.clone(), build: build.info.name.clone(), ..repro.document.cell.clone() };
         let cell = JobCell {
             id,
             path: PathBuf::new(),

@@ -29,7 +29,8 @@ impl Row {
     /// The numbers of columns at which the error is [`JUMP`] times larger or smaller than at the one before.
     #[must_use]
     pub fn jumps(&self) -> Vec<usize> {
-        let apart = |a: f64, b: f64| !(a.max(b) <= JUMP * a.min(b)) && a.max(b) > 0.0 || a.is_nan() != b.is_nan();
+        let apart =
+            |a: f64, b: f64| !(a.max(b) <= JUMP * a.min(b)) && a.max(b) > 0.0 || a.is_nan() != b.is_nan();
         let pairs = self.errors.windows(2).filter(|pair| apart(pair[0].1.0, pair[1].1.0));
         pairs.map(|pair| pair[1].0).collect()
     }

@@ -101,8 +101,10 @@ impl TensorInfo {
 pub struct GraphInfo {
     /// What it was asked for.
     pub request: GraphRequest,
-    /// Its tensors: nodes in the order of computation, leaves before the first node that reads them.
+    /// Its tensors: nodes in the order they were built in, leaves before the first node that reads them.
     pub tensors: Vec<TensorInfo>,
+    /// The nodes that compute, by index, in the order that the device computed them in: backends reorder.
+    pub order: Vec<usize>,
 }
 
 impl GraphInfo {
@@ -124,33 +126,34 @@ impl GraphInfo {
         t.kind == Kind::Compute && self.tensors[t.root].kind == Kind::Cache
     }
 
-    /// For each tensor the last one in the order that reads its data, through views too; outputs and what lies in
-    /// caches are read after the end.
+    /// For each tensor the nodes that read its data, through views too; none where it is an output or lies in a
+    /// cache, which is read after the end.
     #[must_use]
-    pub fn last_reader(&self) -> Vec<usize> {
-        let mut last = vec![0; self.tensors.len()];
-        for (i, t) in self.tensors.iter().enumerate() {
-            for &source in &t.sources {
-                let root = self.tensors[source].root;
-                last[root] = last[root].max(i);
-                last[source] = last[source].max(i);
+    pub fn readers(&self) -> Vec<Option<Vec<usize>>> {
+        let mut all = vec![Some(Vec::new()); self.tensors.len()];
+        for i in self.computed() {
+            let t = &self.tensors[i];
+            for source in t.sources.iter().flat_map(|&s| [s, self.tensors[s].root]) {
+                if let Some(list) = &mut all[source] {
+                    list.push(i);
+                }
             }
         }
         for (i, t) in self.tensors.iter().enumerate() {
             // A captured view marks its own tensor; the data are its root's.
             if t.output {
-                last[t.root] = usize::MAX;
+                all[t.root] = None;
             }
             if t.output || self.is_store(i) {
-                last[i] = usize::MAX;
+                all[i] = None;
             }
         }
-        last
+        all
     }
 
     /// Describes `nodes` and what they read; also the tensors themselves, in the same order.
     pub(super) fn describe(request: &GraphRequest, nodes: &[Tensor]) -> (Self, Vec<Tensor>) {
-        let mut graph = Self { request: request.clone(), tensors: Vec::new() };
+        let mut graph = Self { request: request.clone(), tensors: Vec::new(), order: Vec::new() };
         let (mut by_id, mut handles) = (HashMap::new(), Vec::new());
         for node in nodes {
             graph.add(node, &mut by_id, &mut handles);
@@ -239,7 +242,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_tensor_lives_until_the_last_reader_of_any_view_of_it() {
+    fn a_tensor_is_read_through_any_view_of_it() {
         let request = GraphRequest {
             tokens: vec![1],
             positions: vec![0],
@@ -258,8 +261,10 @@ pub(super) mod tests {
             tensor("d-0", "ADD", &[2, 3], 4),
         ];
         tensors[4].output = true;
-        let graph = GraphInfo { request, tensors };
-        assert_eq!(graph.last_reader(), [3, 4, 4, 4, usize::MAX]);
+        let graph = GraphInfo { request, tensors, order: Vec::new() };
+        let readers = graph.readers();
+        assert_eq!(readers[1], Some(vec![4]), "through the reshape");
+        assert_eq!((&readers[3], &readers[4]), (&Some(vec![4]), &None));
         assert_eq!(graph.computed().collect::<Vec<_>>(), [1, 3, 4]);
     }
 

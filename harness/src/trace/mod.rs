@@ -18,9 +18,9 @@
 //! | [`columns`] | products by the number of columns |
 //! | [`model`], `summary`, [`render`] | the result and how it is written |
 
+pub mod columns;
 mod compare;
 mod decode;
-pub mod columns;
 pub mod eval;
 pub mod figures;
 pub mod graph;

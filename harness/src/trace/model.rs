@@ -1,7 +1,7 @@
 //! What a trace finds: one typed result, which console, JSON, Markdown and CSV are functions of.
 
 use super::figures::Figures;
-use super::windows::Window;
+use super::windows::Together;
 use crate::named::named_enum;
 use crate::plan::CellId;
 use crate::verdict::ExitCode;
@@ -166,7 +166,7 @@ pub enum Finding {
     /// The device was asked for, or built, something else.
     Structure(String),
     /// Every node is right when it is computed alone; these are off together. None where no window was found.
-    FusedOrScheduling(Option<Window>),
+    FusedOrScheduling(Option<Together>),
     /// No node is over its limit; their errors add up to more than the cell's.
     Accumulated,
 }
@@ -216,7 +216,9 @@ impl Trace {
     pub fn bad_node(&self) -> Option<&NodeReport> {
         match &self.finding {
             Finding::Node(number) => self.nodes.get(*number),
-            Finding::FusedOrScheduling(Some(window)) => self.nodes.get(window.node),
+            Finding::FusedOrScheduling(Some(window)) => {
+                self.nodes.iter().find(|node| node.name == window.node)
+            }
             _ => None,
         }
     }

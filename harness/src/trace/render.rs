@@ -28,16 +28,18 @@ pub fn verdict(trace: &Trace) -> String {
         Finding::Structure(what) => format!("structure: {}", one_line(what)),
         Finding::Node(number) => trace.nodes.get(*number).map_or_else(String::new, node_line),
         Finding::FusedOrScheduling(None) => {
-            "fused or scheduling: every node is right alone and with its neighbours, the whole graph is not".to_owned()
+            "fused or scheduling: every node is right alone and with its neighbours, the whole graph is not"
+                .to_owned()
         }
         Finding::FusedOrScheduling(Some(window)) => {
-            let name = |i: usize| trace.nodes.get(i).map_or_else(String::new, |n| format!("{} ({})", n.name, n.op));
+            let ends =
+                [window.nodes.first(), window.nodes.last()].map(|name| name.map_or("", String::as_str));
             format!(
                 "fused or scheduling: {} nodes, {} to {}, are right alone and wrong together: {} is off by {} > {}",
-                window.last - window.first + 1,
-                name(window.first),
-                name(window.last),
-                name(window.node),
+                window.nodes.len(),
+                ends[0],
+                ends[1],
+                window.node,
                 scientific(window.nmse),
                 scientific(window.limit),
             )
@@ -77,7 +79,14 @@ fn node_line(node: &NodeReport) -> String {
 pub fn console(trace: &Trace) -> String {
     let mut out = String::new();
     let _ = writeln!(out, "{}", trace.cell);
-    let _ = writeln!(out, "against {}, graph {} of {}: {}", trace.reference, trace.graph, trace.graphs.len(), whole(trace));
+    let _ = writeln!(
+        out,
+        "against {}, graph {} of {}: {}",
+        trace.reference,
+        trace.graph,
+        trace.graphs.len(),
+        whole(trace)
+    );
     let _ = writeln!(out, "{}", verdict(trace));
     for note in trace.inputs.iter().chain(&trace.unmatched) {
         let _ = writeln!(out, "  {}", one_line(note));
@@ -113,7 +122,8 @@ fn whole(trace: &Trace) -> String {
 }
 
 fn table(out: &mut String, trace: &Trace, most: usize) {
-    let head = ["introduced", "device/f64", "reference/f64", "limit", "nodes", "op", "types", "shape", "worst node"];
+    let head =
+        ["introduced", "device/f64", "reference/f64", "limit", "nodes", "op", "types", "shape", "worst node"];
     let rows = trace.groups.iter().take(most).map(|group| {
         [
             scientific(group.worst),
@@ -153,7 +163,11 @@ fn aligned<const N: usize>(out: &mut String, head: [&str; N], rows: &[[String; N
     }
 }
 
-fn markdown_table<const N: usize>(out: &mut String, head: [&str; N], rows: impl Iterator<Item = [String; N]>) {
+fn markdown_table<const N: usize>(
+    out: &mut String,
+    head: [&str; N],
+    rows: impl Iterator<Item = [String; N]>,
+) {
     let _ = writeln!(out, "| {} |", head.join(" | "));
     let _ = writeln!(out, "|{}", "---|".repeat(N));
     for row in rows {
@@ -193,7 +207,17 @@ pub fn markdown(trace: &Trace) -> String {
         let _ = writeln!(out, "## What each op introduces\n");
         markdown_table(
             &mut out,
-            ["introduced", "device against f64", "reference against f64", "limit", "nodes", "op", "types", "shape", "worst node"],
+            [
+                "introduced",
+                "device against f64",
+                "reference against f64",
+                "limit",
+                "nodes",
+                "op",
+                "types",
+                "shape",
+                "worst node",
+            ],
             trace.groups.iter().map(|g| {
                 [
                     scientific(g.worst),
@@ -212,9 +236,10 @@ pub fn markdown(trace: &Trace) -> String {
         markdown_table(
             &mut out,
             ["layer", "total after it", "most introduced", "by"],
-            trace.layers.iter().map(|l| {
-                [l.layer.to_string(), figure(l.total), figure(l.introduced), l.node.clone()]
-            }),
+            trace
+                .layers
+                .iter()
+                .map(|l| [l.layer.to_string(), figure(l.total), figure(l.introduced), l.node.clone()]),
         );
         let _ = writeln!(out, "## Heads\n\nThe head that introduces the most, of each node of attention.\n");
         markdown_table(
@@ -230,7 +255,11 @@ pub fn markdown(trace: &Trace) -> String {
             }),
         );
         let placed: Vec<String> = trace.placement.iter().map(|(name, n)| format!("{name} {n}")).collect();
-        let _ = writeln!(out, "Nodes: {}. All of them with their figures are in `nodes.csv`.\n", placed.join(", "));
+        let _ = writeln!(
+            out,
+            "Nodes: {}. All of them with their figures are in `nodes.csv`.\n",
+            placed.join(", ")
+        );
     }
     let _ = writeln!(out, "## Again\n\n```\n{}\n```", trace.rerun);
     out
@@ -241,9 +270,27 @@ pub fn markdown(trace: &Trace) -> String {
 pub fn csv(trace: &Trace) -> String {
     let mut writer = csv::Writer::from_writer(Vec::new());
     let head = [
-        "number", "name", "layer", "op", "types", "shape", "backend", "total_nmse", "introduced_nmse", "introduced_max_abs",
-        "not_finite", "worst_row", "worst_row_nmse", "device_truth_nmse", "reference_truth_nmse", "limit", "bad",
-        "arm", "heads", "differs", "without_truth",
+        "number",
+        "name",
+        "layer",
+        "op",
+        "types",
+        "shape",
+        "backend",
+        "total_nmse",
+        "introduced_nmse",
+        "introduced_max_abs",
+        "not_finite",
+        "worst_row",
+        "worst_row_nmse",
+        "device_truth_nmse",
+        "reference_truth_nmse",
+        "limit",
+        "bad",
+        "arm",
+        "heads",
+        "differs",
+        "without_truth",
     ];
     let full = |value: Option<f64>| value.map_or_else(String::new, |v| format!("{v:e}"));
     let rows = trace.nodes.iter().map(|node| {
@@ -272,7 +319,9 @@ pub fn csv(trace: &Trace) -> String {
             node.without_truth.clone().unwrap_or_default(),
         ]
     });
-    let written = writer.write_record(head).and_then(|()| rows.into_iter().try_for_each(|row| writer.write_record(row)));
+    let written = writer
+        .write_record(head)
+        .and_then(|()| rows.into_iter().try_for_each(|row| writer.write_record(row)));
     written.expect("writing into memory does not fail");
     let bytes = writer.into_inner().expect("writing into memory does not fail");
     String::from_utf8(bytes).expect("fields are text")

@@ -98,10 +98,11 @@ impl Repro {
         let reference = decode::written(&whole, i, &walked.read(place)?).ok_or_else(absent)?;
         let mut values = ReferenceValues::new(walked, file);
         let truth = evaluate(&whole, i, &mut values).ok().filter(|truth| truth.len() == reference.len());
-        let mut part = GraphInfo { request: whole.request.clone(), tensors: Vec::new() };
+        let mut part = GraphInfo { request: whole.request.clone(), tensors: Vec::new(), order: Vec::new() };
         let (mut numbers, mut data) = (HashMap::new(), BTreeMap::new());
         let sources = whole.tensors[i].sources.iter().copied().filter(|&s| s != i);
-        let sources: Vec<usize> = sources.chain([whole.tensors[i].root].into_iter().filter(|&r| r != i)).collect();
+        let sources: Vec<usize> =
+            sources.chain([whole.tensors[i].root].into_iter().filter(|&r| r != i)).collect();
         for &s in &sources {
             for t in [whole.tensors[s].root, s] {
                 if numbers.contains_key(&t) {
@@ -302,13 +303,16 @@ pub fn compute(
         let is_matrix = node.op == "MUL_MAT" && node.sources.first() == Some(&i);
         let home = matrices.filter(|_| is_matrix).unwrap_or_else(|| chosen.buffer_type());
         ctx.allocate(&home, is_matrix).map_err(ggml_failed)?;
-        tensor.write_bytes(0, &repro.data[&i][..tensor.bytes().min(repro.data[&i].len())]).map_err(ggml_failed)?;
+        tensor
+            .write_bytes(0, &repro.data[&i][..tensor.bytes().min(repro.data[&i].len())])
+            .map_err(ggml_failed)?;
         roots.insert(i, tensor);
     }
     let ctx = Context::new(ggml, 64, 64).map_err(ggml_failed)?;
     let cgraph = ctx.graph(64).map_err(ggml_failed)?;
     let view = |i: usize| view(&ctx, &graph.tensors[i], &roots[&graph.tensors[i].root]);
-    let sources: Vec<Tensor> = node.sources.iter().map(|&s| view(s)).collect::<Result<_, _>>().map_err(input)?;
+    let sources: Vec<Tensor> =
+        node.sources.iter().map(|&s| view(s)).collect::<Result<_, _>>().map_err(input)?;
     let made = build(&ctx, node, &sources, roots.get(&node.root))?.output();
     cgraph.expand(&made);
 
@@ -362,7 +366,12 @@ fn view(ctx: &Context, t: &TensorInfo, root: &Tensor) -> Result<Tensor, String> 
 }
 
 /// The node out of its sources, by the name of its op; `root` is what it writes into, where it does.
-fn build(ctx: &Context, node: &TensorInfo, sources: &[Tensor], root: Option<&Tensor>) -> Result<Tensor, Failure> {
+fn build(
+    ctx: &Context,
+    node: &TensorInfo,
+    sources: &[Tensor],
+    root: Option<&Tensor>,
+) -> Result<Tensor, Failure> {
     let lacks = |what: &str| Failure {
         kind: FailureKind::Input,
         message: format!("{} `{}`: {what}", node.op, node.name),
@@ -391,9 +400,7 @@ fn build(ctx: &Context, node: &TensorInfo, sources: &[Tensor], root: Option<&Ten
             let params = RopeParams { dims: node.params[1], neox: node.params[2] == 2, freq_base: float(5) };
             ctx.rope(source(0)?, source(1)?, sources.get(2), params)
         }
-        "FLASH_ATTN_EXT" => {
-            ctx.flash_attention(source(0)?, source(1)?, source(2)?, sources.get(3), float(0))
-        }
+        "FLASH_ATTN_EXT" => ctx.flash_attention(source(0)?, source(1)?, source(2)?, sources.get(3), float(0)),
         _ => return Err(lacks("this op is not built")),
     })
 }

@@ -6,16 +6,14 @@ use super::graph::Kind;
 use super::limits::NodeLimits;
 use super::model::{Finding, GraphReport, NodeReport, SCHEMA, Trace};
 use super::spool::{Case, SpoolError, Walked};
-use super::summary::{groups, layers};
+use super::summary::{groups, layers, worse};
 use super::windows;
 use crate::compare::Nmse;
 use crate::pipeline::{Build, Folders, Plan, RunError, job_cell, model_of};
 use crate::plan::models::ResolvedModel;
 use crate::plan::{CellId, Mode};
 use crate::verdict::{DeviceClass, ExitCode, Key, Limits};
-use crate::worker::{
-    self, Ended, FailureKind, Job, JobCell, RunJob, TraceJob, TraceStage, Workplace,
-};
+use crate::worker::{self, Ended, FailureKind, Job, JobCell, RunJob, TraceJob, TraceStage, Workplace};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -93,9 +91,7 @@ impl TraceError {
         let (why, code) = match ended {
             Ended::Captured => return Ok(()),
             Ended::Crashed(how) => (how, ExitCode::Worker),
-            Ended::TimedOut(limit) => {
-                (format!("no result within {} s", limit.as_secs()), ExitCode::Worker)
-            }
+            Ended::TimedOut(limit) => (format!("no result within {} s", limit.as_secs()), ExitCode::Worker),
             Ended::Failed(failure) => {
                 let code = match failure.kind {
                     FailureKind::Input => ExitCode::Usage,
@@ -225,8 +221,7 @@ pub fn trace(plan: &Plan, choice: GraphChoice, bench: &Bench<'_>) -> Result<(Tra
     device.run("walking through the graph", walk(recorded(1), own.clone(), force))?;
 
     (bench.tell)("comparing");
-    let mut walks =
-        [Walked::open(&spools.reference)?, Walked::open(&own)?, Walked::open(&spools.forced)?];
+    let mut walks = [Walked::open(&spools.reference)?, Walked::open(&own)?, Walked::open(&spools.forced)?];
     let class = if kind.is_gpu() { DeviceClass::Gpu } else { DeviceClass::Cpu };
     let table = NodeLimits::embedded();
     assemble(&mut trace, model, &mut walks, &table, class)?;
@@ -304,7 +299,11 @@ fn compare_graphs(
                 }
                 let holds = |bound: &crate::verdict::Bound, nmse| bound.holds(nmse);
                 report.over = report.logits.is_some_and(|nmse| !holds(&limits.logits_nmse, nmse))
-                    || limits.kv_nmse.as_ref().zip(report.kv).is_some_and(|(bound, nmse)| !holds(bound, nmse))
+                    || limits
+                        .kv_nmse
+                        .as_ref()
+                        .zip(report.kv)
+                        .is_some_and(|(bound, nmse)| !holds(bound, nmse))
                     || r.kv.len() != d.kv.len();
             }
         }
@@ -343,18 +342,18 @@ fn unlike(r: &runtime::GraphRequest, d: &runtime::GraphRequest) -> String {
 
 /// The number of the graph that is meant.
 pub(super) fn choose(choice: GraphChoice, graphs: &[GraphReport]) -> Result<usize, String> {
+    // Whatever cannot be ordered is the worst.
     let badness = |g: &GraphReport| {
-        let worst = g.logits.into_iter().chain(g.kv).fold(0.0, |a: f64, b| if b.is_nan() { b } else { a.max(b) });
+        let worst = worse(g.logits, g.kv).unwrap_or(0.0);
         if g.differs.is_some() || worst.is_nan() { f64::INFINITY } else { worst }
     };
-    let worst = || (0..graphs.len()).max_by(|&a, &b| badness(&graphs[a]).total_cmp(&badness(&graphs[b])).then(b.cmp(&a)));
+    let order = |a: &usize, b: &usize| badness(&graphs[*a]).total_cmp(&badness(&graphs[*b])).then(b.cmp(a));
+    let worst = || (0..graphs.len()).max_by(order);
     let found = match choice {
         GraphChoice::Number(n) => Some(n).filter(|&n| n < graphs.len()),
         GraphChoice::Last => graphs.len().checked_sub(1),
         GraphChoice::Worst => worst(),
-        GraphChoice::FirstBad => {
-            graphs.iter().position(|g| g.over || g.differs.is_some()).or_else(worst)
-        }
+        GraphChoice::FirstBad => graphs.iter().position(|g| g.over || g.differs.is_some()).or_else(worst),
     };
     found.ok_or_else(|| match choice {
         GraphChoice::Number(n) => format!("graph {n}: the case has {} graphs", graphs.len()),
@@ -408,7 +407,8 @@ fn assemble(
 /// What the figures come to.
 fn find(trace: &Trace, limits: &Limits, reference: &Walked) -> Finding {
     // A node that the device has not, or has in another way, comes before what follows from it.
-    let unmatched = |node: &NodeReport| trace.unmatched.iter().any(|u| u.starts_with(&format!("{}:", node.name)));
+    let unmatched =
+        |node: &NodeReport| trace.unmatched.iter().any(|u| u.starts_with(&format!("{}:", node.name)));
     if let Some(node) = trace.nodes.iter().find(|node| node.is_bad()) {
         if unmatched(node) {
             return Finding::Structure(format!("node {} is missing on the device", node.name));

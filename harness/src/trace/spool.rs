@@ -166,7 +166,10 @@ mod tests {
         writer.finish(&vec![7u32]).unwrap();
         let mut reader = Reader::<Vec<u32>>::open(folder.path()).unwrap();
         assert_eq!(reader.document, [7]);
-        assert_eq!((reader.read(a).unwrap(), reader.read_f32(b).unwrap()), (b"abc".to_vec(), vec![1.5, -2.0]));
+        assert_eq!(
+            (reader.read(a).unwrap(), reader.read_f32(b).unwrap()),
+            (b"abc".to_vec(), vec![1.5, -2.0])
+        );
         for place in [Place { at: 3, len: 9 }, Place { at: u64::MAX, len: 2 }] {
             assert!(reader.read(place).unwrap_err().to_string().contains("values.bin"));
         }

@@ -4,7 +4,7 @@ use super::model::{Group, LayerReport, NodeReport};
 use std::collections::BTreeMap;
 
 /// The worse of two figures; NaN is the worst.
-fn worse(a: Option<f64>, b: Option<f64>) -> Option<f64> {
+pub(super) fn worse(a: Option<f64>, b: Option<f64>) -> Option<f64> {
     match (a, b) {
         (Some(a), Some(b)) => Some(if a.is_nan() || b.is_nan() { f64::NAN } else { a.max(b) }),
         (a, b) => a.or(b),

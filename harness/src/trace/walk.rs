@@ -12,7 +12,8 @@ use std::collections::{BTreeSet, HashMap};
 pub enum Stops {
     /// After every node that computes: nothing is computed together.
     Everywhere,
-    /// After these nodes, counted among those that compute; the last one always.
+    /// After these nodes, counted among those that compute, in the order in which the device computes; the last one
+    /// always.
     At(BTreeSet<usize>),
 }
 
@@ -26,10 +27,12 @@ pub struct Spooler<'a> {
     by_id: HashMap<usize, usize>,
     /// The tensors of `graph`.
     tensors: Vec<Tensor>,
-    last_reader: Vec<usize>,
-    /// The nodes that compute, by index.
-    computed: Vec<usize>,
-    /// Nodes of `computed` that were handled.
+    readers: Vec<Option<Vec<usize>>>,
+    /// How many nodes compute.
+    all: usize,
+    /// Nodes that compute and that the scheduler has asked about, by index.
+    asked: Vec<usize>,
+    /// How many of those were handled.
     done: usize,
 }
 
@@ -48,8 +51,9 @@ impl<'a> Spooler<'a> {
             graph: None,
             by_id: HashMap::new(),
             tensors: Vec::new(),
-            last_reader: Vec::new(),
-            computed: Vec::new(),
+            readers: Vec::new(),
+            all: 0,
+            asked: Vec::new(),
             done: 0,
         }
     }
@@ -59,14 +63,12 @@ impl<'a> Spooler<'a> {
     /// # Errors
     /// When nodes were not computed, or the file system refuses.
     pub fn finish(mut self) -> Result<(), Error> {
-        if self.done != self.computed.len() {
-            return Err(Error::Input(format!(
-                "a walk ended after {} of {} nodes",
-                self.done,
-                self.computed.len()
-            )));
+        if self.done != self.all {
+            return Err(Error::Input(format!("a walk ended after {} of {} nodes", self.done, self.all)));
         }
-        let graph = self.graph.take().ok_or_else(|| Error::Input("a walk that never began".to_owned()))?;
+        let mut graph =
+            self.graph.take().ok_or_else(|| Error::Input("a walk that never began".to_owned()))?;
+        graph.order = self.asked;
         self.writer.finish(&graph).map_err(failed)
     }
 
@@ -108,8 +110,8 @@ impl<'a> Spooler<'a> {
 impl Walker for Spooler<'_> {
     fn describe(&mut self, request: &GraphRequest, nodes: &[Tensor]) {
         let (graph, tensors) = GraphInfo::describe(request, nodes);
-        self.last_reader = graph.last_reader();
-        self.computed = graph.computed().collect();
+        self.readers = graph.readers();
+        self.all = graph.computed().count();
         self.by_id = tensors.iter().enumerate().map(|(i, tensor)| (tensor.id(), i)).collect();
         self.tensors = tensors;
         self.graph = Some(graph);
@@ -129,29 +131,34 @@ impl Walker for Spooler<'_> {
     }
 
     fn stops_at(&mut self, node: &Tensor) -> bool {
-        let Some(&i) = self.by_id.get(&node.id()) else { return false };
-        let Ok(number) = self.computed.binary_search(&i) else { return false };
+        let known = self.by_id.get(&node.id()).copied();
+        let computes = |i: &usize| self.graph.as_ref().is_some_and(|g| g.tensors[*i].kind == Kind::Compute);
+        let Some(i) = known.filter(computes) else { return false };
+        let number = self.asked.len();
+        self.asked.push(i);
         match &self.stops {
             Stops::Everywhere => true,
-            Stops::At(ends) => ends.contains(&number) || number + 1 == self.computed.len(),
+            Stops::At(ends) => ends.contains(&number) || number + 1 == self.all,
         }
     }
 
     fn computed(&mut self, node: &Tensor) -> Result<(), Error> {
-        let end = self.by_id[&node.id()];
-        let number = self
-            .computed
-            .binary_search(&end)
-            .map_err(|_| Error::Input(format!("a walk stopped at {node:?}, which computes nothing")))?;
-        for n in self.done..=number {
-            let i = self.computed[n];
+        let end = self.by_id.get(&node.id()).copied();
+        // Asked about last: the scheduler asks for the nodes up to the next stop, and computes them.
+        if end.is_none() || self.asked.last().copied() != end {
+            return Err(Error::Input(format!("a walk stopped at {node:?}, where it was not to")));
+        }
+        let finished: BTreeSet<usize> = self.asked.iter().copied().collect();
+        for number in self.done..self.asked.len() {
+            let i = self.asked[number];
             // The memory of what nobody reads any more may hold something else by now.
-            if i == end || self.last_reader[i] > end {
+            let wanted = |readers: &Vec<usize>| readers.iter().any(|reader| !finished.contains(reader));
+            if Some(i) == end || self.readers[i].as_ref().is_none_or(wanted) {
                 let tensor = self.tensors[i].clone();
                 self.take(i, &tensor)?;
             }
         }
-        self.done = number + 1;
+        self.done = self.asked.len();
         Ok(())
     }
 }

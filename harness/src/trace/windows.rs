@@ -14,7 +14,7 @@ pub const DOCUMENT: &str = "windows.json";
 /// The fewest nodes that are off when they are computed together.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Window {
-    /// The first, counted among the nodes that compute.
+    /// The first. Nodes are counted in the order in which they were probed.
     pub first: usize,
     /// The last.
     pub last: usize,
@@ -28,12 +28,41 @@ pub struct Window {
     pub limit: f64,
 }
 
-/// The NMSE of each computed node that `walked` has a value of, in order.
+/// What was found, in names: devices compute nodes in orders of their own.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Together {
+    /// The nodes that are off when they are computed together, in the order in which the device computes them.
+    pub nodes: Vec<String>,
+    /// The one that is off.
+    pub node: String,
+    /// Its NMSE against the reference.
+    #[serde(with = "crate::figure")]
+    pub nmse: f64,
+    /// What the nodes may be off together.
+    #[serde(with = "crate::figure")]
+    pub limit: f64,
+}
+
+impl Window {
+    /// The window in the names of nodes, which are given in the order of its counting.
+    #[must_use]
+    pub fn named(&self, names: &[String]) -> Together {
+        let name = |i: usize| names.get(i).cloned().unwrap_or_default();
+        Together {
+            nodes: (self.first..=self.last).map(name).collect(),
+            node: name(self.node),
+            nmse: self.nmse,
+            limit: self.limit,
+        }
+    }
+}
+
+/// The NMSE of each computed node that `walked` has a value of, in the order in which the device computed them.
 ///
 /// # Errors
 /// When a spool cannot be read.
 pub fn errors(reference: &mut Walked, walked: &mut Walked) -> Result<Vec<Option<f64>>, SpoolError> {
-    let nodes: Vec<usize> = walked.document.computed().collect();
+    let nodes = walked.document.order.clone();
     let mut all = Vec::with_capacity(nodes.len());
     for i in nodes {
         let mine = walked.document.tensors[i].value;
@@ -135,7 +164,9 @@ mod tests {
             asked += 1;
             let together = !ends.iter().any(|end| (first..last).contains(end));
             let read = |i: usize| ends.contains(&i) || i.is_multiple_of(3);
-            let of = |i: usize| if together && i == last { error } else { 1e-12 };
+            // What follows the faulty node before the next stop inherits from it; a stop imposes what is right.
+            let inherits = |i: usize| i >= last && !ends.iter().any(|end| (last..i).contains(end));
+            let of = |i: usize| if together && inherits(i) { error } else { 1e-12 };
             Ok::<_, ()>((0..n).map(|i| read(i).then(|| of(i))).collect())
         });
         (found.unwrap(), asked)

@@ -2,8 +2,8 @@
 
 use super::execute::{Loaded, execute};
 use super::oracle;
-use super::trace;
 use super::protocol::{Event, Failure, FailureKind, Job, JobCell, Probed, ProbedDevice, ProbedFile, RunJob};
+use super::trace;
 use crate::capture::{DeviceInfo, DeviceKind};
 use crate::plan::DeviceSelector;
 use crate::verdict::ExitCode;

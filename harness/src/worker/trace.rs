@@ -37,6 +37,7 @@ pub(super) fn trace(ggml: &'static Ggml, job: &TraceJob) -> Result<(), Failure> 
         TraceStage::Windows { recorded, graph, reference, limits, into } => {
             let mut place = Place::open(ggml, job, cell, recorded, *graph)?;
             let mut reference = Walked::open(reference).map_err(spooled)?;
+            let (names, limits) = order(&mut place, &mut reference, limits, into)?;
             let mut count = 0;
             let probe = |ends: &std::collections::BTreeSet<usize>| {
                 let folder = into.join(format!("windows-{count}"));
@@ -48,13 +49,32 @@ pub(super) fn trace(ggml: &'static Ggml, job: &TraceJob) -> Result<(), Failure> 
                 let _ = std::fs::remove_dir_all(&folder);
                 Ok::<_, Failure>(errors)
             };
-            let found = windows::narrow(limits, probe)?;
+            let found = windows::narrow(&limits, probe)?.map(|window| window.named(&names));
             let text = serde_json::to_vec(&found).expect("findings are plain data");
             let path = into.join(windows::DOCUMENT);
             crate::atomic::write_with(&path, |partial| std::fs::write(partial, text))
                 .map_err(|source| spooled(SpoolError::Io { path, source }))
         }
     }
+}
+
+/// The nodes in the order in which the device computes them, by name, and what each may be off; `limits` are in the
+/// reference's order.
+fn order(
+    place: &mut Place,
+    reference: &mut Walked,
+    limits: &[f64],
+    into: &Path,
+) -> Result<(Vec<String>, Vec<f64>), Failure> {
+    let folder = into.join("order");
+    place.walk(&folder, Some(reference), Stops::Everywhere)?;
+    let walked = Walked::open(&folder).map_err(spooled)?.document;
+    let theirs: Vec<usize> = reference.document.computed().collect();
+    let limit = |key: &str| {
+        let number = theirs.iter().position(|&i| reference.document.tensors[i].key == key);
+        number.and_then(|number| limits.get(number)).copied().unwrap_or(0.0)
+    };
+    Ok(walked.order.iter().map(|&i| &walked.tensors[i].key).map(|key| (key.clone(), limit(key))).unzip())
 }
 
 /// Computes the node of a file on the job's device.

@@ -48,7 +48,8 @@ pub(crate) struct RawFeature {
 
 pub(crate) type LogCallback = unsafe extern "C" fn(level: c_int, text: *const c_char, user: *mut c_void);
 /// `ggml_backend_sched_eval_callback`.
-pub(crate) type EvalCallback = unsafe extern "C" fn(node: *mut RawTensor, ask: bool, user: *mut c_void) -> bool;
+pub(crate) type EvalCallback =
+    unsafe extern "C" fn(node: *mut RawTensor, ask: bool, user: *mut c_void) -> bool;
 pub(crate) type SetThreads = unsafe extern "C" fn(*mut RawBackend, c_int);
 pub(crate) type GetExtraBufts = unsafe extern "C" fn(*mut RawDevice) -> *mut *mut RawBufferType;
 pub(crate) type GetFeatures = unsafe extern "C" fn(*mut RawReg) -> *const RawFeature;

@@ -73,9 +73,8 @@ pub(super) fn flash(node: &Node<'_>) -> Result<Vec<f64>, EvalError> {
     let mut out = vec![0.0; width * heads * n];
     for head in 0..heads {
         let of = head / (heads / kv_heads);
-        let rows = |view: &View<'_>| {
-            (0..n_kv).map(|i| view.row(of * n_kv + i)).collect::<Result<Vec<_>, _>>()
-        };
+        let rows =
+            |view: &View<'_>| (0..n_kv).map(|i| view.row(of * n_kv + i)).collect::<Result<Vec<_>, _>>();
         let (keys, values) = (rows(k)?, rows(v)?);
         for i in 0..n {
             let query = q.row(head * n + i)?;

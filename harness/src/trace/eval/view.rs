@@ -61,8 +61,7 @@ impl<'a> View<'a> {
     /// # Errors
     /// A block format that this program cannot read.
     pub fn row(&self, row: usize) -> Result<Vec<f64>, EvalError> {
-        let (i1, i2, i3) =
-            (row % self.ne[1], row / self.ne[1] % self.ne[2], row / (self.ne[1] * self.ne[2]));
+        let (i1, i2, i3) = (row % self.ne[1], row / self.ne[1] % self.ne[2], row / (self.ne[1] * self.ne[2]));
         let start = self.offset + i1 * self.nb[1] + i2 * self.nb[2] + i3 * self.nb[3];
         let n = self.ne[0];
         let each = |size: usize| (0..n).map(move |i| &self.bytes[start + i * self.nb[0]..][..size]);
@@ -71,9 +70,9 @@ impl<'a> View<'a> {
             TensorType::F16 => each(2).map(|b| half::f16::from_le_bytes([b[0], b[1]]).to_f64()).collect(),
             TensorType::BF16 => each(2).map(|b| half::bf16::from_le_bytes([b[0], b[1]]).to_f64()).collect(),
             TensorType::I32 => each(4).map(|b| f64::from(i32::from_le_bytes(four(b)))).collect(),
-            TensorType::I64 => each(8)
-                .map(|b| i64::from_le_bytes(b.try_into().expect("eight bytes")) as f64)
-                .collect(),
+            TensorType::I64 => {
+                each(8).map(|b| i64::from_le_bytes(b.try_into().expect("eight bytes")) as f64).collect()
+            }
             ty => {
                 let len = usize::try_from(ty.row_bytes(n as u64).unwrap_or(0)).unwrap_or(0);
                 let mut values = vec![0f32; n];

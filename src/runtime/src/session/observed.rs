@@ -83,13 +83,8 @@ impl Observer for Adapter<'_> {
 }
 
 /// Computes `graph`, which `walker` has described, while it looks on.
-pub(super) fn compute(
-    scheduler: &Scheduler,
-    graph: &Graph,
-    walker: &mut dyn Walker,
-) -> Result<(), Error> {
-    let backend =
-        |node: &Tensor| scheduler.backend_of(node).map(|i| scheduler.backends()[i].device().name());
+pub(super) fn compute(scheduler: &Scheduler, graph: &Graph, walker: &mut dyn Walker) -> Result<(), Error> {
+    let backend = |node: &Tensor| scheduler.backend_of(node).map(|i| scheduler.backends()[i].device().name());
     walker.begin(&backend)?;
     let mut adapter = Adapter { walker, error: None };
     let done = scheduler.compute_observed(graph, &mut adapter);
@@ -152,11 +147,7 @@ impl Session {
         self.again(request, Some(walker)).map(|_| ())
     }
 
-    fn again(
-        &mut self,
-        request: &GraphRequest,
-        walker: Option<&mut dyn Walker>,
-    ) -> Result<FullPass, Error> {
+    fn again(&mut self, request: &GraphRequest, walker: Option<&mut dyn Walker>) -> Result<FullPass, Error> {
         let n = request.tokens.len();
         let beyond = request.cached.filter(|&cached| {
             cached > self.cache_capacity() || request.positions.iter().any(|&p| p >= cached)
