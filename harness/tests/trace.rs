@@ -9,7 +9,7 @@ use ggml_parity::plan::models::{ResolvedModel, resolve};
 use ggml_parity::plan::{CellId, DeviceSelector, matrix};
 use ggml_parity::trace::{Culprit, Finding, GraphChoice, Trace, TraceError, trace};
 use ggml_parity::verdict::{ExitCode, Tolerances};
-use ggml_parity::worker::{Fault, Workplace};
+use ggml_parity::worker::{self, Ended, Fault, Job, JobCell, RunJob, TraceJob, TraceStage, Workplace};
 use model_file::{GgufFile, GgufWriter};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -285,4 +285,52 @@ fn a_software_vulkan_device_is_clean_in_32_bits() {
     let found = once().or_else(|_| once()).unwrap();
     assert_clean(&found, 1e-10);
     assert_eq!(found.placement.keys().collect::<Vec<_>>(), ["Vulkan0"]);
+}
+
+#[test]
+fn nodes_that_are_off_together_are_narrowed_down_on_a_real_device() {
+    let bench = Traced::new();
+    let build = bench.build.as_ref().unwrap();
+    let model = bench.model("gen-llama");
+    let file = |name: &str| bench.work.path().join(name);
+    let stage = |device: &DeviceSelector, stage: TraceStage| {
+        let case: ggml_parity::plan::Case = "gen-llama/f32/prefill".parse().unwrap();
+        let cell = JobCell {
+            id: CellId::new(case, &build.info.name, device),
+            path: model.path.clone(),
+            model: ggml_parity::capture::ModelInfo { sha256: "00".to_owned(), ..Default::default() },
+            inputs: common::tokens(&(4..37).collect::<Vec<_>>(), 0),
+            replay: None,
+            capture: file("capture"),
+            lost: None,
+            fault: None,
+        };
+        let run = RunJob {
+            folder: build.folder.clone(),
+            build: build.info.clone(),
+            device: device.clone(),
+            threads: 1,
+            cells: vec![cell],
+        };
+        let job = |run| Job::Trace(Box::new(TraceJob { run, stage: stage.clone() }));
+        let ended = worker::one(&bench.workplace, &run, &build.environment, job);
+        assert_eq!(ended.unwrap_or_else(|f| panic!("{}", f.message)), Ended::Captured);
+    };
+    let (cpu, device) = (DeviceSelector::cpu(), bench.second_cpu());
+    let (recorded, reference) = (file("recorded"), file("reference"));
+    stage(&cpu, TraceStage::Record { into: recorded.clone() });
+    let into = reference.clone();
+    stage(&cpu, TraceStage::Walk { recorded: recorded.clone(), graph: 0, into, force: None });
+    let nodes = ggml_parity::trace::spool::Walked::open(&reference).unwrap().document.computed().count();
+    let windows = |limit: f64| -> Option<ggml_parity::trace::windows::Together> {
+        let (recorded, reference, into) = (recorded.clone(), reference.clone(), file("windows"));
+        std::fs::create_dir_all(&into).unwrap();
+        let limits = vec![limit; nodes];
+        stage(&device, TraceStage::Windows { recorded, graph: 0, reference, limits, into: into.clone() });
+        serde_json::from_slice(&std::fs::read(into.join("windows.json")).unwrap()).unwrap()
+    };
+    assert_eq!(windows(1e-9), None, "both flavours compute the same, together as alone");
+    // Held to less than rounding, the first two nodes that differ are found.
+    let found = windows(1e-18).expect("sums in another order");
+    assert!(found.nodes.len() == 2 && found.nodes.contains(&found.node) && found.nmse > 2e-18, "{found:?}");
 }

@@ -134,7 +134,9 @@ impl GraphInfo {
         for i in self.computed() {
             let t = &self.tensors[i];
             for source in t.sources.iter().flat_map(|&s| [s, self.tensors[s].root]) {
-                if let Some(list) = &mut all[source] {
+                if let Some(list) = &mut all[source]
+                    && !list.contains(&i)
+                {
                     list.push(i);
                 }
             }
