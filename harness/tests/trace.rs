@@ -316,7 +316,11 @@ fn nodes_that_are_off_together_are_narrowed_down_on_a_real_device() {
         let ended = worker::one(&bench.workplace, &run, &build.environment, job);
         assert_eq!(ended.unwrap_or_else(|f| panic!("{}", f.message)), Ended::Captured);
     };
-    let (cpu, device) = (DeviceSelector::cpu(), bench.second_cpu());
+    // The plainest flavour adds in another order than the best one; others need not.
+    let plain: DeviceSelector = "CPU@x64".parse().unwrap();
+    let apart = build.check(&plain).is_ok() && build.probed.cpu_variant.as_deref() != Some("x64");
+    let device = if apart { plain } else { bench.second_cpu() };
+    let cpu = DeviceSelector::cpu();
     let (recorded, reference) = (file("recorded"), file("reference"));
     stage(&cpu, TraceStage::Record { into: recorded.clone() });
     let into = reference.clone();
@@ -330,6 +334,10 @@ fn nodes_that_are_off_together_are_narrowed_down_on_a_real_device() {
         serde_json::from_slice(&std::fs::read(into.join("windows.json")).unwrap()).unwrap()
     };
     assert_eq!(windows(1e-9), None, "both flavours compute the same, together as alone");
+    if !apart {
+        eprintln!("NOT CHECKED: no flavour of the CPU that adds in another order");
+        return;
+    }
     // Held to less than rounding, the first two nodes that differ are found.
     let found = windows(1e-18).expect("sums in another order");
     assert!(found.nodes.len() == 2 && found.nodes.contains(&found.node) && found.nmse > 2e-18, "{found:?}");
