@@ -436,7 +436,8 @@ fn oracle_cost(model: &ResolvedModel, case: &Case, inputs: &Inputs) -> u64 {
     parameters.saturating_mul(tokens as u64)
 }
 
-fn model_of<'a>(plan: &'a Plan, case: &Case) -> Result<&'a ResolvedModel, RunError> {
+/// The model of a case.
+pub(crate) fn model_of<'a>(plan: &'a Plan, case: &Case) -> Result<&'a ResolvedModel, RunError> {
     plan.models.iter().find(|model| model.name == case.model && model.weights == case.weights).ok_or_else(
         || RunError::Usage(format!("case {case}: no model {} of weight type {}", case.model, case.weights)),
     )

@@ -1,7 +1,8 @@
 //! `ggml-parity calibrate`: the noise floor of devices, and the limits that follow.
 
 use super::Failed;
-use super::run::{self, Selection, default_threads};
+use super::cells::default_threads;
+use super::run::{self, Selection};
 use super::teller::Teller;
 use crate::calibrate::samples::{Sample, Source};
 use crate::calibrate::{Alarm, Calibration, SCHEMA, floor, propose, render, samples};

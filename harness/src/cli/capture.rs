@@ -1,7 +1,7 @@
 //! `ggml-parity capture`: captures of cells, to be compared elsewhere.
 
 use super::Failed;
-use super::run::default_threads;
+use super::cells::default_threads;
 use super::teller::Teller;
 use crate::capture::CaptureReader;
 use crate::pairs::Captures;

@@ -1,7 +1,7 @@
 //! `ggml-parity golden`: devices against kept results of the oracle, and making these.
 
 use super::Failed;
-use super::run::default_threads;
+use super::cells::default_threads;
 use super::teller::Teller;
 use crate::golden::bless::bless;
 use crate::golden::folder::{self, Opened};

@@ -4,6 +4,7 @@ mod announce;
 mod cache;
 mod calibrate;
 mod capture;
+mod cells;
 mod compare;
 mod devices;
 mod ggml;
@@ -16,6 +17,7 @@ mod run;
 mod selftest;
 mod show_steps;
 mod teller;
+mod trace;
 mod trace_pin;
 
 use crate::pipeline::RunError;
@@ -52,6 +54,8 @@ enum Command {
     Golden(golden::Command),
     /// Measure the noise floor of devices, and propose limits
     Calibrate(Box<calibrate::Args>),
+    /// Find the node at which a device parts from the CPU
+    Trace(Box<trace::Args>),
     /// List the devices a ggml build offers on this machine
     Devices(devices::Args),
     /// Make and look at model files
@@ -144,6 +148,7 @@ pub fn main() -> std::process::ExitCode {
         Command::Report(args) => report::main(&args),
         Command::Golden(command) => golden::main(&command),
         Command::Calibrate(args) => calibrate::main(&args),
+        Command::Trace(args) => trace::main(&args),
         Command::Devices(args) => devices::main(&args),
         Command::Model(command) => model::main(&command),
         Command::Ggml(command) => ggml::main(&command),

@@ -2,6 +2,7 @@
 
 use super::Failed;
 use super::announce::Output;
+use super::cells::{default_threads, open_builds};
 use super::home::Home;
 use super::teller::Teller;
 use crate::keep::{CaptureStore, Head, Journal, Keep, executable_digest};
@@ -286,7 +287,9 @@ pub(super) fn declared(
     work: &Path,
     expand: impl FnOnce(Vec<Row>, &[ResolvedModel]) -> Vec<Row>,
 ) -> Result<Declared, RunError> {
-    let builds = open_builds(which, workplace)?;
+    let named = which.cell.iter().map(|id| id.build.as_str());
+    let named = named.chain(which.device.iter().filter_map(|device| device.build.as_deref()));
+    let builds = open_builds(&which.ggml, named, workplace)?;
     let rows = rows(which);
     let mut models: Vec<ResolvedModel> = Vec::new();
     for row in &rows {
@@ -318,24 +321,6 @@ pub(super) fn declared(
     Ok((builds, models, cells))
 }
 
-/// The builds named by `--ggml`, or by cells, or the default one.
-fn open_builds(which: &Selection, workplace: &Workplace) -> Result<Vec<Build>, RunError> {
-    let mut given: Vec<Option<&str>> = which.ggml.iter().map(|name| Some(name.as_str())).collect();
-    if given.is_empty() {
-        let named = which.cell.iter().map(|id| id.build.as_str());
-        let named = named.chain(which.device.iter().filter_map(|device| device.build.as_deref()));
-        for name in named {
-            if !given.contains(&Some(name)) {
-                given.push(Some(name));
-            }
-        }
-    }
-    if given.is_empty() {
-        given.push(None);
-    }
-    given.into_iter().map(|name| Build::open(name, workplace)).collect()
-}
-
 /// What is asked for: the models named by `--model`, those of cells, or a preset.
 fn rows(which: &Selection) -> Vec<Row> {
     let options = which.options.unwrap_or_default();
@@ -344,16 +329,7 @@ fn rows(which: &Selection) -> Vec<Row> {
         return which.model.iter().cloned().map(row).collect();
     }
     if !which.cell.is_empty() {
-        // A generated or known model of another weight type than its own is converted.
-        let name = |id: &CellId| {
-            let own = models::own_weights(&id.case.model);
-            if own.as_deref() == Some(&id.case.weights) || own.is_none() {
-                id.case.model.clone()
-            } else {
-                format!("{}:{}", id.case.model, id.case.weights)
-            }
-        };
-        return which.cell.iter().map(name).map(row).collect();
+        return which.cell.iter().map(|id| models::name_of(&id.case)).map(row).collect();
     }
     let mut rows = which.preset.unwrap_or(Preset::Quick).rows();
     for row in &mut rows {
@@ -437,8 +413,4 @@ fn devices(
     // A machine that has nothing but the plain CPU holds it against the oracle.
     let only_cpu = offered.iter().all(|device| *device == DeviceSelector::cpu());
     Ok(if devices.is_empty() && only_cpu && !no_oracle { vec![DeviceSelector::cpu()] } else { devices })
-}
-
-pub(super) fn default_threads() -> usize {
-    num_cpus::get_physical().saturating_sub(1).max(1)
 }

@@ -1,6 +1,6 @@
 //! `ggml-parity pin`: which part of a cell's work has to move to the CPU for parity to return.
 
-use super::{Failed, run};
+use super::Failed;
 use crate::pipeline::{Build, OracleUse, Plan, RunError};
 use crate::plan::CellId;
 use crate::plan::inputs::Wishes;
@@ -141,7 +141,7 @@ fn plan(args: &Args, workplace: &crate::worker::Workplace, work: &Path) -> Resul
             draft: None,
             sample: 0,
         },
-        threads: args.threads.map_or_else(run::default_threads, |n| n as usize),
+        threads: args.threads.map_or_else(super::cells::default_threads, |n| n as usize),
         tolerances: Tolerances::embedded(),
         oracle: if args.no_oracle { OracleUse::Never } else { OracleUse::Affordable },
         planted: Plantings::default(),

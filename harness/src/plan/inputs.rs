@@ -34,6 +34,15 @@ pub struct Inputs {
     pub draft: Option<PathBuf>,
 }
 
+impl Inputs {
+    /// Nothing to compute on, for jobs that bring their own.
+    #[must_use]
+    pub fn none() -> Self {
+        let schedule = Schedule::default();
+        Self { prompt: Vec::new(), follow: 0, steps: 0, schedule, is_text: false, draft: None }
+    }
+}
+
 /// What the command line may set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Wishes {

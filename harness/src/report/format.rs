@@ -53,7 +53,7 @@ pub(super) fn row(cell: &Cell) -> [String; COLUMNS] {
 }
 
 /// Text on one line, without control characters: reasons may quote what a crashing worker wrote.
-pub(super) fn one_line(text: &str) -> String {
+pub(crate) fn one_line(text: &str) -> String {
     let plain: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     plain.trim().to_owned()
 }

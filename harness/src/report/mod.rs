@@ -3,7 +3,7 @@
 pub mod annotations;
 pub mod console;
 pub mod csv;
-mod format;
+pub(crate) mod format;
 mod held;
 pub mod html;
 pub mod json;

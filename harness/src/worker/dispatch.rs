@@ -80,6 +80,22 @@ pub fn compute(
     follow(workplace, cells, Job::Oracle, &BTreeMap::new(), progress)
 }
 
+/// Does a job that concerns the one cell of `run`, as [`run`] does: with a time limit, and a second try after a crash.
+///
+/// # Errors
+/// When a worker cannot be started, or says that build or device are not to be had.
+pub fn one(
+    workplace: &Workplace,
+    run: &RunJob,
+    environment: &BTreeMap<String, String>,
+    job: impl Fn(RunJob) -> Job,
+) -> Result<Ended, Failure> {
+    let part = |cells| job(RunJob { cells, ..run.clone() });
+    let mut ended = follow(workplace, &run.cells, part, environment, |_| {})?;
+    let lost = || Ended::Crashed("the worker ended without a word about its cell".to_owned());
+    Ok(ended.pop_first().map_or_else(lost, |(_, ended)| ended))
+}
+
 /// Starts workers until every cell has ended; `part` makes the job of those that are left.
 fn follow(
     workplace: &Workplace,

@@ -10,7 +10,7 @@ use crate::plan::{Attention, KvType, Mode, Options};
 use ggml_sys::Ggml;
 use model_file::Model;
 use model_file::tokenizer::Tokenizer;
-use runtime::{DeviceRequest, Session};
+use runtime::{DeviceRequest, Recorder, Session};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -19,31 +19,25 @@ use std::time::Instant;
 pub(super) struct Loaded {
     path: PathBuf,
     options: runtime::Options,
-    session: Session,
+    pub(super) session: Session,
     model: Model,
     load_seconds: f64,
 }
 
-/// Runs `cell` and writes its capture.
+/// Runs `cell` and writes its capture; `recorder` sees its graphs.
 pub(super) fn execute(
     ggml: &'static Ggml,
     job: &RunJob,
     cell: &JobCell,
     loaded: &mut Option<Loaded>,
+    recorder: Option<Recorder>,
 ) -> Result<(), Failure> {
-    let options = runtime::Options {
-        planted: cell.fault,
-        pins: cell.pins.clone(),
-        ..session_options(&cell.id.case.options, job.threads)
-    };
-    if !loaded.as_ref().is_some_and(|l| l.path == cell.path && l.options == options) {
-        // The memory of the model before goes back first.
-        *loaded = None;
-        *loaded = Some(load(ggml, job, cell, options)?);
-    }
-    let loaded = loaded.as_mut().expect("just loaded");
+    let loaded = ready(ggml, job, cell, loaded)?;
     let session = &mut loaded.session;
     session.renew().map_err(|error| Failure::from(&error))?;
+    if let Some(recorder) = recorder {
+        session.record(recorder);
+    }
     // What a cell before has left, had it failed.
     let _ = (session.take_placement(), session.take_traffic(), session.take_recorded());
     let mut writer = CaptureWriter::new(session.hparams().n_vocab);
@@ -134,6 +128,26 @@ pub(super) fn execute(
         checks,
     };
     Ok(writer.write(&cell.capture, &meta)?)
+}
+
+/// The session that `cell` runs in: the one that is there, where it is of the same model and options.
+pub(super) fn ready<'a>(
+    ggml: &'static Ggml,
+    job: &RunJob,
+    cell: &JobCell,
+    loaded: &'a mut Option<Loaded>,
+) -> Result<&'a mut Loaded, Failure> {
+    let options = runtime::Options {
+        planted: cell.fault,
+        pins: cell.pins.clone(),
+        ..session_options(&cell.id.case.options, job.threads)
+    };
+    if !loaded.as_ref().is_some_and(|l| l.path == cell.path && l.options == options) {
+        // The memory of the model before goes back first.
+        *loaded = None;
+        *loaded = Some(load(ggml, job, cell, options)?);
+    }
+    Ok(loaded.as_mut().expect("just loaded"))
 }
 
 fn load(

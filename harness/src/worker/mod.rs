@@ -6,7 +6,7 @@
 //! input stays open: when it closes, the parent is gone and the worker ends.
 //!
 //! [`dispatch`] is the parent's side, [`child`] the worker's; [`execute`] runs one case into a capture, and `oracle`
-//! computes one in f64, for which no build is opened.
+//! computes one in f64, for which no build is opened; `trace` looks into its graphs.
 
 mod causal;
 pub mod child;
@@ -18,10 +18,14 @@ mod oracle;
 pub mod probe;
 mod protocol;
 mod step_kv;
+mod trace;
 
-pub use dispatch::{Ended, Progress, Workplace, compute, run};
+pub use dispatch::{Ended, Progress, Workplace, compute, one, run};
 pub(crate) use execute::switches;
 pub use oracle::{lacks, oracle_build};
 pub use probe::probe;
-pub use protocol::{Event, Failure, FailureKind, Job, JobCell, Probed, ProbedDevice, ProbedFile, RunJob};
+pub use protocol::{
+    Event, Failure, FailureKind, Job, JobCell, Probed, ProbedDevice, ProbedFile, ReplayJob, RunJob, TraceJob,
+    TraceStage,
+};
 pub use runtime::Fault;

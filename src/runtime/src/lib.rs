@@ -30,5 +30,7 @@ pub use fault::Fault;
 pub use memory::peak_resident_bytes;
 pub use pins::{Pins, Unit, UnitError};
 pub use placement::{BackendNodes, BufferUse, Fallback, Placement, Purpose};
-pub use session::{Attention, FullPass, Logits, Options, Rows, Session};
+pub use session::{
+    Attention, FullPass, GraphOutcome, GraphRequest, Logits, Options, Recorder, Rows, Session, Walker,
+};
 pub use traffic::{Moved, Traffic};

@@ -19,7 +19,10 @@ use crate::traffic::Traffic;
 use crate::weights::Weights;
 
 mod lifecycle;
+mod observed;
 mod placing;
+
+pub use observed::{GraphOutcome, GraphRequest, Recorder, Walker};
 
 /// How attention is computed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -139,6 +142,8 @@ pub struct Session {
     skip: Vec<usize>,
     /// Keys and values as they were before they were stored, where they are to be recorded.
     pub(crate) recorded: Option<Vec<LayerKv>>,
+    /// Sees every graph, where somebody wants to.
+    recorder: Option<Recorder>,
 }
 
 impl Session {
@@ -188,6 +193,7 @@ impl Session {
             set_rows,
             skip: Vec::new(),
             recorded: None,
+            recorder: None,
         })
     }
 
@@ -200,6 +206,7 @@ impl Session {
     /// When the device cannot be initialised again.
     pub fn renew(&mut self) -> Result<(), Error> {
         self.scheduler = scheduler(&self.selected, &self.hparams, &self.options)?;
+        self.recorder = None;
         Ok(())
     }
 
@@ -453,6 +460,17 @@ impl Session {
 
     /// Builds, places and computes one graph.
     pub(crate) fn compute(&mut self, request: &Request<'_>) -> Result<FullPass, Error> {
+        let pass = self.compute_with(request, None)?;
+        self.show(request, &pass)?;
+        Ok(pass)
+    }
+
+    /// The same while `walker` looks on; then nothing is read that the graph gives.
+    fn compute_with(
+        &mut self,
+        request: &Request<'_>,
+        mut walker: Option<&mut dyn Walker>,
+    ) -> Result<FullPass, Error> {
         let Request { tokens, positions: at, rows, cached, keep_kv, keep_residuals } = *request;
         self.check_tokens(tokens, rows)?;
         let n = tokens.len();
@@ -523,6 +541,9 @@ impl Session {
             Some(logits)
         };
         let Builder { graph, captured, residuals, .. } = b;
+        if let Some(walker) = walker.as_deref_mut() {
+            walker.describe(&self.noted(request), &graph.nodes());
+        }
 
         let pins = self.pins(&graph.nodes())?;
         self.scheduler.allocate(&graph, &pins)?;
@@ -544,6 +565,10 @@ impl Session {
         }
         if let Some(scatter) = &scatter {
             scatter.fill(&at[..stored], n_kv)?;
+        }
+        if let Some(walker) = walker {
+            observed::compute(&self.scheduler, &graph, walker)?;
+            return Ok(FullPass { logits: Logits::default(), kv: Vec::new(), residuals: Vec::new() });
         }
         self.scheduler.compute(&graph)?;
 
