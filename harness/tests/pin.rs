@@ -24,8 +24,18 @@ fn products_that_overflow_are_found_and_a_second_search_runs_nothing() {
     let out = work.path().join("pins");
     let cell = format!("adv-activations/f32/prefill?n=17@{}:Vulkan0", bench.build.info.name);
     let build = default_build();
-    let arguments =
-        ["pin", &cell, "--ggml", &build, "--threads", "1", "--no-oracle", "--out", out.to_str().unwrap()];
+    let arguments = [
+        "trace",
+        "--pin",
+        &cell,
+        "--ggml",
+        &build,
+        "--threads",
+        "1",
+        "--no-oracle",
+        "--out",
+        out.to_str().unwrap(),
+    ];
     let mut text = String::new();
     // Software drivers crash now and then, and a search goes on without such a trial: once more then.
     for _ in 0..3 {
@@ -64,8 +74,16 @@ fn products_that_overflow_are_found_and_a_second_search_runs_nothing() {
 
     // The same folder for another cell.
     let other = cell.replace("n=17", "n=18");
-    let (code, text) =
-        told(&run(&["pin", &other, "--ggml", &build, "--no-oracle", "--out", out.to_str().unwrap()]));
+    let (code, text) = told(&run(&[
+        "trace",
+        "--pin",
+        &other,
+        "--ggml",
+        &build,
+        "--no-oracle",
+        "--out",
+        out.to_str().unwrap(),
+    ]));
     assert_eq!(code, 2, "{text}");
     assert!(text.contains("trials.jsonl was begun for cell"), "{text}");
 }
@@ -75,10 +93,10 @@ fn what_cannot_be_pinned_is_said() {
     let build = default_build();
     let name = Bench::open(&build).build.info.name;
     let cell = format!("gen-llama/f32/prefill@{name}:CPU");
-    let (code, text) = told(&run(&["pin", &cell, "--ggml", &build]));
+    let (code, text) = told(&run(&["trace", "--pin", &cell, "--ggml", &build]));
     assert_eq!(code, 2, "{text}");
     assert!(text.contains("device CPU is the CPU"), "{text}");
-    let (code, text) = told(&run(&["pin", &cell, "--at", "MUL_MAT"]));
+    let (code, text) = told(&run(&["trace", "--pin", &cell, "--at", "MUL_MAT"]));
     assert_eq!(code, 2, "{text}");
     assert!(text.contains("`MUL_MAT` is no op and layer"), "{text}");
 }

@@ -1,6 +1,7 @@
-//! What `run` and `trace` have in common: builds, models of cells, and where reports go.
+//! What commands on cells have in common: builds, inputs, and where reports go.
 
 use crate::pipeline::{Build, RunError};
+use crate::plan::inputs::Wishes;
 use crate::worker::Workplace;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -14,9 +15,15 @@ pub(super) struct Shared {
     /// A text to start from, instead of the model's own or generated tokens
     #[arg(long, value_name = "TEXT")]
     pub(super) prompt: Option<String>,
+    /// Tokens to generate
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) generate: Option<u32>,
+    /// Steps of a masked generation
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) steps: Option<u32>,
     /// CPU threads [default: physical cores less one, at least one]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    threads: Option<u32>,
+    pub(super) threads: Option<u32>,
     /// Seconds that a step may take
     #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) timeout: u64,
@@ -26,6 +33,29 @@ pub(super) struct Shared {
 }
 
 impl Shared {
+    /// What is said of inputs.
+    pub(super) fn wishes(&self) -> Wishes {
+        Wishes {
+            prompt: self.prompt.clone(),
+            generate: self.generate.map(|n| n as usize),
+            steps: self.steps.map(|n| n as usize),
+            ..Wishes::default()
+        }
+    }
+
+    /// The flags that were given, but for `--out` and `--timeout`, for commands that do the same again.
+    pub(super) fn flags(&self) -> Vec<String> {
+        let number = |n: Option<u32>| n.map(|n| n.to_string());
+        let flags = [
+            ("ggml", self.ggml.clone()),
+            ("prompt", self.prompt.clone()),
+            ("generate", number(self.generate)),
+            ("steps", number(self.steps)),
+            ("threads", number(self.threads)),
+        ];
+        flags.into_iter().filter_map(|(name, value)| Some([format!("--{name}"), value?])).flatten().collect()
+    }
+
     pub(super) fn threads(&self) -> usize {
         self.threads.map_or_else(default_threads, |n| n as usize)
     }

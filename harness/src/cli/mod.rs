@@ -67,9 +67,6 @@ enum Command {
     /// Look at the store of captures and make it smaller
     #[command(subcommand)]
     Cache(cache::Command),
-    /// Find which part of a cell's work has to move to the CPU for parity to return
-    #[command(hide = true)]
-    Pin(Box<trace_pin::Args>),
     /// Run cells for a parent process
     #[command(hide = true)]
     Worker,
@@ -153,7 +150,6 @@ pub fn main() -> std::process::ExitCode {
         Command::Model(command) => model::main(&command),
         Command::Ggml(command) => ggml::main(&command),
         Command::Cache(command) => cache::main(&command),
-        Command::Pin(args) => trace_pin::main(&args),
         Command::Worker => Ok(crate::worker::child::main()),
     };
     match result {

@@ -2,8 +2,8 @@
 
 use super::Failed;
 use super::cells::{Shared, open_builds, out_folder};
+use super::trace_pin::{self, Search};
 use crate::pipeline::{Build, OracleUse, Plan, RunError};
-use crate::plan::inputs::Wishes;
 use crate::plan::{CellId, DeviceSelector, Mode, models};
 use crate::trace::model::NodeReport;
 use crate::trace::repro::Repro;
@@ -11,6 +11,7 @@ use crate::trace::spool::Walked;
 use crate::trace::{Bench, Culprit, GraphChoice, Trace, TraceError, columns, render, repro};
 use crate::verdict::{ExitCode, Tolerances};
 use crate::worker::{self, Job, JobCell, ReplayJob, RunJob, Workplace};
+use runtime::Unit;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -23,7 +24,16 @@ Examples:
   ggml-parity trace 'gen-llama/q4_k/prefill@npm-3.21.1:CUDA0' --columns 1,2,4,7,8,16,32,33,64
       what products of weights introduce by the number of columns, and where backends switch kernels
   ggml-parity trace --repro repro.safetensors --device Vulkan0
-      the node of an earlier trace alone, against its f64 value";
+      the node of an earlier trace alone, against its f64 value
+  ggml-parity trace --pin 'adv-activations/f32/prefill@npm-3.21.1:Vulkan0' --out pins
+      a smallest set of ops and layers that have to move to the CPU for parity to return; started again with the same
+      folder it goes on where it was
+  ggml-parity trace --pin 'adv-activations/f32/prefill@npm-3.21.1:Vulkan0' --at MUL_MAT@0,MUL_MAT@1
+      one run with these units on the CPU
+
+A unit is the compute nodes of one op in one layer; the final norm and the head are the layer after the last.
+Exit codes: 0 nothing is over a limit; 1 something is. With --pin 0 a set was found, or there is nothing to find; 1 no
+placement restores parity; with --at those of `run`.";
 
 /// Arguments of `trace`.
 #[derive(Debug, clap::Args)]
@@ -47,6 +57,15 @@ pub(super) struct Args {
     /// The node that goes into repro.safetensors [default: the first bad one]
     #[arg(long, value_name = "NODE", conflicts_with = "repro")]
     write_repro: Option<String>,
+    /// Look for a smallest set of ops and layers that have to move to the CPU for the cell to pass
+    #[arg(long, conflicts_with_all = ["repro", "columns", "write_repro", "graph"])]
+    pin: bool,
+    /// Only run the cell with these units on the CPU, as MUL_MAT@3; repeat or separate by commas for several
+    #[arg(long, value_name = "UNIT", value_delimiter = ',', requires = "pin")]
+    at: Vec<Unit>,
+    /// With --pin: leave the oracle out, so that the CPU and the device alone are compared
+    #[arg(long, requires = "pin")]
+    no_oracle: bool,
     /// A file that an earlier trace wrote: its node is computed on --device
     #[arg(long, value_name = "FILE", requires = "device")]
     repro: Option<PathBuf>,
@@ -68,6 +87,10 @@ impl From<repro::ReproError> for Failed {
 }
 
 pub(super) fn main(args: &Args) -> Result<ExitCode, Failed> {
+    if let (true, Some(cell)) = (args.pin, &args.cell) {
+        let Args { shared, model, at, no_oracle, .. } = args;
+        return trace_pin::main(&Search { cell, shared, model: model.as_deref(), at, no_oracle: *no_oracle });
+    }
     let work = tempfile::tempdir().map_err(|source| RunError::Io { path: std::env::temp_dir(), source })?;
     let workplace = super::workplace(work.path(), Duration::from_secs(args.shared.timeout))?;
     match (&args.cell, &args.repro, &args.device) {
@@ -195,7 +218,7 @@ fn plan(args: &Args, cell: CellId, workplace: &Workplace, work: &Path) -> Result
         builds,
         models: vec![model],
         cells: vec![cell],
-        wishes: Wishes { prompt: args.shared.prompt.clone(), ..Wishes::default() },
+        wishes: args.shared.wishes(),
         threads: args.shared.threads(),
         tolerances: Tolerances::embedded(),
         oracle: OracleUse::Never,
@@ -206,12 +229,8 @@ fn plan(args: &Args, cell: CellId, workplace: &Workplace, work: &Path) -> Result
 /// The command that does the same again.
 fn rerun(args: &Args, cell: &CellId) -> String {
     let mut words = vec!["ggml-parity".to_owned(), "trace".to_owned(), cell.to_string()];
-    let flags = [("model", &args.model), ("ggml", &args.shared.ggml), ("prompt", &args.shared.prompt)];
-    for (name, value) in flags {
-        if let Some(value) = value {
-            words.extend([format!("--{name}"), value.clone()]);
-        }
-    }
+    words.extend(args.model.iter().flat_map(|model| ["--model".to_owned(), model.clone()]));
+    words.extend(args.shared.flags());
     let graph = match args.graph {
         GraphChoice::FirstBad => None,
         GraphChoice::Worst => Some("worst".to_owned()),

@@ -1,68 +1,30 @@
-//! `ggml-parity pin`: which part of a cell's work has to move to the CPU for parity to return.
+//! `ggml-parity trace --pin`: which part of a cell's work has to move to the CPU for parity to return.
 
 use super::Failed;
+use super::cells::Shared;
 use crate::pipeline::{Build, OracleUse, Plan, RunError};
 use crate::plan::CellId;
-use crate::plan::inputs::Wishes;
 use crate::plan::models;
 use crate::planted::Plantings;
 use crate::trace::pin::{Finding, Found, PinError, Trials};
 use crate::trace::pin_report::{PinReport, line};
 use crate::verdict::{ExitCode, Tolerances, exit_code};
 use runtime::{Pins, Unit};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
-/// How the subcommand is called, for the command that runs a finding again.
-const COMMAND: &[&str] = &["pin"];
-
-const EXAMPLES: &str = "\
-Examples:
-  ggml-parity pin 'adv-activations/f32/prefill@npm-3.21.1:Vulkan0' --out pins
-      searches; started again with the same folder it goes on where it was
-  ggml-parity pin 'adv-activations/f32/prefill@npm-3.21.1:Vulkan0' --at MUL_MAT@0,MUL_MAT@1
-      one run with these units on the CPU
-
-A unit is the compute nodes of one op in one layer; the final norm and the head are the layer after the last.
-Exit codes: 0 a set was found, or there is nothing to find; 1 no placement restores parity. With --at those of `run`.";
-
-/// Arguments of `pin`.
-#[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
-pub(super) struct Args {
-    /// The cell by its id, as reports name it
-    #[arg(value_name = "CELL")]
-    cell: CellId,
-    /// Only run the cell with these units on the CPU, as MUL_MAT@3; repeat or separate by commas for several
-    #[arg(long, value_name = "UNIT", value_delimiter = ',')]
-    at: Vec<Unit>,
-    /// The ggml build: a folder, or the name of a fetched build [default: that of the cell]
-    #[arg(long, value_name = "DIR|NAME")]
-    ggml: Option<String>,
-    /// The model: a GGUF file, a generated model, or one of corpus/models.toml [default: that of the cell]
-    #[arg(long, value_name = "FILE|NAME")]
-    model: Option<String>,
-    /// A text to start from, instead of the model's own or generated tokens
-    #[arg(long, value_name = "TEXT")]
-    prompt: Option<String>,
-    /// Tokens to generate
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    generate: Option<u32>,
-    /// Steps of a masked generation
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    steps: Option<u32>,
-    /// CPU threads [default: physical cores less one, at least one]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    threads: Option<u32>,
-    /// Seconds a trial may take
-    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
-    timeout: u64,
-    /// Leave the oracle out: the CPU and the device alone are compared
-    #[arg(long)]
-    no_oracle: bool,
-    /// Where trials, captures and findings go [default: reports/pin-CELL]
-    #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
+/// What is searched.
+pub(super) struct Search<'a> {
+    /// The cell.
+    pub(super) cell: &'a CellId,
+    /// Build, inputs, time limit and folder.
+    pub(super) shared: &'a Shared,
+    /// The model [default: that of the cell].
+    pub(super) model: Option<&'a str>,
+    /// Units of one run, instead of a search.
+    pub(super) at: &'a [Unit],
+    /// Whether the oracle is left out.
+    pub(super) no_oracle: bool,
 }
 
 impl From<PinError> for Failed {
@@ -74,11 +36,11 @@ impl From<PinError> for Failed {
     }
 }
 
-pub(super) fn main(args: &Args) -> Result<ExitCode, Failed> {
+pub(super) fn main(args: &Search<'_>) -> Result<ExitCode, Failed> {
     let name = crate::plan::safe_name(&format!("pin-{}", args.cell).replace(['/', '?', '@', ':', '&'], "_"));
-    let out = args.out.clone().unwrap_or_else(|| Path::new("reports").join(name));
+    let out = args.shared.out.clone().unwrap_or_else(|| Path::new("reports").join(name));
     let work = tempfile::tempdir().map_err(|source| RunError::Io { path: std::env::temp_dir(), source })?;
-    let workplace = super::workplace(work.path(), Duration::from_secs(args.timeout))?;
+    let workplace = super::workplace(work.path(), Duration::from_secs(args.shared.timeout))?;
     let plan = plan(args, &workplace, work.path())?;
     if !args.at.is_empty() {
         return at(args, &plan, &workplace, work.path());
@@ -100,7 +62,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failed> {
 
 /// One run with the units of `--at` on the CPU.
 fn at(
-    args: &Args,
+    args: &Search<'_>,
     plan: &Plan,
     workplace: &crate::worker::Workplace,
     folder: &Path,
@@ -120,28 +82,22 @@ fn at(
     Ok(exit_code([trial.cell_outcome()]))
 }
 
-fn plan(args: &Args, workplace: &crate::worker::Workplace, work: &Path) -> Result<Plan, RunError> {
-    let id = &args.cell;
-    let build = Build::open(Some(args.ggml.as_deref().unwrap_or(&id.build)), workplace)?;
+fn plan(args: &Search<'_>, workplace: &crate::worker::Workplace, work: &Path) -> Result<Plan, RunError> {
+    let id = args.cell;
+    let build = Build::open(Some(args.shared.ggml.as_deref().unwrap_or(&id.build)), workplace)?;
     if build.info.name != id.build {
         let (wanted, opened) = (&id.build, &build.info.name);
         return Err(RunError::Environment(format!("cell {id}: no build `{wanted}`; opened: {opened}")));
     }
     build.check(&id.device)?;
     id.case.check().map_err(|error| RunError::Usage(format!("cell {id}: {error}")))?;
-    let model = args.model.clone().unwrap_or_else(|| models::name_of(&id.case));
+    let model = args.model.map_or_else(|| models::name_of(&id.case), str::to_owned);
     Ok(Plan {
         builds: vec![build],
         models: vec![models::resolve(&model, work)?],
         cells: vec![id.clone()],
-        wishes: Wishes {
-            prompt: args.prompt.clone(),
-            generate: args.generate.map(|n| n as usize),
-            steps: args.steps.map(|n| n as usize),
-            draft: None,
-            sample: 0,
-        },
-        threads: args.threads.map_or_else(super::cells::default_threads, |n| n as usize),
+        wishes: args.shared.wishes(),
+        threads: args.shared.threads(),
         tolerances: Tolerances::embedded(),
         oracle: if args.no_oracle { OracleUse::Never } else { OracleUse::Affordable },
         planted: Plantings::default(),
@@ -149,20 +105,14 @@ fn plan(args: &Args, workplace: &crate::worker::Workplace, work: &Path) -> Resul
 }
 
 /// The command that runs the cell with what was found.
-fn rerun(args: &Args, found: &Found) -> Option<String> {
+fn rerun(args: &Search<'_>, found: &Found) -> Option<String> {
     let Finding::Smallest(units) = &found.finding else { return None };
-    let mut words: Vec<String> = ["ggml-parity"].iter().chain(COMMAND).map(|&word| word.to_owned()).collect();
-    words.push(args.cell.to_string());
-    let mut flag = |name: &str, value: Option<String>| {
-        words.extend(value.into_iter().flat_map(|value| [format!("--{name}"), value]));
-    };
-    flag("at", Some(units.iter().map(Unit::to_string).collect::<Vec<_>>().join(",")));
-    flag("ggml", args.ggml.clone());
-    flag("model", args.model.clone());
-    flag("prompt", args.prompt.clone());
-    flag("generate", args.generate.map(|n| n.to_string()));
-    flag("steps", args.steps.map(|n| n.to_string()));
-    flag("threads", args.threads.map(|n| n.to_string()));
+    let at = units.iter().map(Unit::to_string).collect::<Vec<_>>().join(",");
+    let cell = args.cell.to_string();
+    let mut words: Vec<String> =
+        ["ggml-parity", "trace", "--pin", &cell, "--at", &at].map(str::to_owned).into();
+    words.extend(args.model.into_iter().flat_map(|model| ["--model".to_owned(), model.to_owned()]));
+    words.extend(args.shared.flags());
     if args.no_oracle {
         words.push("--no-oracle".to_owned());
     }

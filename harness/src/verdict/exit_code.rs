@@ -43,7 +43,7 @@ impl ExitCode {
             Self::Incomplete => {
                 "nothing was compared, a declared cell is missing, or an undeclared one is unsupported"
             }
-            Self::Environment => "no such ggml build or device",
+            Self::Environment => "no such ggml build or device, or no space left",
             Self::Worker => "a worker crashed, timed out or ran out of memory",
         }
     }

@@ -199,6 +199,7 @@ mod tests {
                 ops: [("ADD f32".to_owned(), compute_nodes)].into(),
             }],
             fallbacks: vec![Fallback { op: "ADD f32".to_owned(), node: name.to_owned(), count: 1 }],
+            ..Placement::default()
         };
         let mut all = placed("Vulkan0", 3);
         all.add(&placed("Vulkan0", 4));
