@@ -6,6 +6,8 @@ pub mod capture;
 pub mod cli;
 pub mod compare;
 pub mod figure;
+pub mod gate;
+mod hint;
 pub mod named;
 pub mod pipeline;
 pub mod plan;

@@ -9,8 +9,8 @@ use crate::plan::models::{ModelError, ResolvedModel};
 use crate::plan::{Case, CellId, DeviceSelector, Mode};
 use crate::report::{Cell, Environment, Report, Run};
 use crate::verdict::{
-    ExitCode, Key, Limits, Status, ToleranceError, Tolerances, Verdict, attribute, judge, reference_fault,
-    with_checks,
+    ExitCode, Finding, Key, Limits, Status, ToleranceError, Tolerances, Verdict, attribute, judge,
+    reference_fault, with_checks,
 };
 use crate::worker::{self, Ended, Failure, FailureKind, Fault, JobCell, Probed, Progress, RunJob, Workplace};
 use sha2::{Digest, Sha256};
@@ -54,6 +54,12 @@ impl RunError {
             Self::Usage(_) | Self::Model(_) | Self::Tolerance(_) | Self::Io { .. } => ExitCode::Usage,
             Self::Build(_) | Self::Environment(_) => ExitCode::Environment,
         }
+    }
+}
+
+impl From<crate::gate::GateError> for RunError {
+    fn from(error: crate::gate::GateError) -> Self {
+        Self::Usage(error.to_string())
     }
 }
 
@@ -499,7 +505,13 @@ fn cell(
             };
             cell.set_verdict(done.unwrap_or_else(Verdict::from));
         }
-        (Some(Ended::Captured), Some(ended)) => cell.set_verdict(verdict(ended, "")),
+        (Some(Ended::Captured), Some(ended)) => {
+            cell.set_verdict(verdict(ended, ""));
+            cell.findings.clear();
+            if let Ended::Crashed(death) = ended {
+                cell.death = Some(death.clone());
+            }
+        }
         (Some(ended), _) => cell.set_verdict(verdict(ended, "the reference: ")),
         (None, _) => {}
     }
@@ -539,7 +551,7 @@ impl Arms<'_> {
         }
         cell.set_capture(test.meta());
         let reason = "it is its own reference, and the oracle is not there to compare it with".to_owned();
-        Ok(Verdict { status: Status::Missing, reason })
+        Ok(Verdict::new(Status::Missing, reason))
     }
 
     /// The device against the reference, and both against the oracle; against the oracle alone where the device is
@@ -593,7 +605,7 @@ impl Arms<'_> {
 fn verdict(ended: &Ended, who: &str) -> Verdict {
     let (status, reason) = match ended {
         Ended::Captured => (Status::Missing, "its capture is gone".to_owned()),
-        Ended::Crashed(how) => (Status::Crashed, how.clone()),
+        Ended::Crashed(death) => (death.status(), death.to_string()),
         Ended::TimedOut(limit) => (Status::Timeout, format!("no result within {} s", limit.as_secs())),
         Ended::Failed(failure) => {
             let status = match failure.kind {
@@ -605,7 +617,10 @@ fn verdict(ended: &Ended, who: &str) -> Verdict {
             (status, failure.message.clone())
         }
     };
-    Verdict { status, reason: format!("{who}{reason}") }
+    let reason = format!("{who}{reason}");
+    // No declaration about a device forgives what became of another arm; the device's own end is one.
+    let findings = vec![Finding::unforgivable(reason.clone())];
+    Verdict { findings, ..Verdict::new(status, reason) }
 }
 
 /// The command that runs this cell alone.

@@ -1,14 +1,17 @@
 //! `ggml-parity run`: plan, run, compare, judge, report.
 
 use super::Failed;
+use crate::builds;
+use crate::gate::Gate;
 use crate::pipeline::{self, Build, Folders, OracleUse, Plan, PlantedFiles, RunError};
+use crate::plan::declare::{DeclaredCells, Declaring, declare};
 use crate::plan::inputs::Wishes;
-use crate::plan::matrix::{self, Preset, Row};
-use crate::plan::models::{self, ResolvedModel};
-use crate::plan::{Case, CellId, DeviceSelector, Mode, Options};
-use crate::report::{self, Run};
+use crate::plan::matrix::Row;
+use crate::plan::models::{self, ModelError, ResolvedModel};
+use crate::plan::{CellId, DeviceSelector, Mode, Options};
+use crate::report::{self, Cell, Run};
 use crate::verdict::{ExitCode, Tolerances};
-use crate::worker::{Ended, Progress, Workplace};
+use crate::worker::{Ended, MemoryLimit, Progress, Workplace, memory};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -28,7 +31,11 @@ Examples:
   ggml-parity run --model gen-llama --device CPU
       the plain CPU, which is the reference of all others, against the f64 oracle
   ggml-parity run --cell 'gen-qwen2/f32/decode@npm-3.21.1:Vulkan0'
-      one cell by its id, as reports name it";
+      one cell by its id, as reports name it
+  ggml-parity run --gate my-gate.toml --preset nightly --memory 8GiB
+      a preset of a gate file of one's own, each worker within 8 GiB
+
+Of a flag, an environment variable, the gate file and the default, the first that says something counts.";
 
 /// Arguments of `run`.
 #[derive(Debug, clap::Args)]
@@ -40,9 +47,15 @@ pub(super) struct Args {
     /// A model: a GGUF file, a generated model, or one of corpus/models.toml; repeat for several
     #[arg(long, value_name = "FILE|NAME")]
     model: Vec<String>,
-    /// A ready-made matrix: quick (the default gate) or full (every weight type and size class)
+    /// A gate file: what is declared and which divergences are known [default: ci/gate.toml as built in]
+    #[arg(long, value_name = "FILE", env = "GGML_PARITY_GATE")]
+    gate: Option<PathBuf>,
+    /// A preset of the gate file; the built-in one has quick (its default), full and nightly
     #[arg(long, value_name = "NAME", conflicts_with_all = ["model", "cell"])]
-    preset: Option<Preset>,
+    preset: Option<String>,
+    /// Print the cells that would run, and run nothing
+    #[arg(long)]
+    list: bool,
     /// A device under test, by exact name: Vulkan0, CPU@x64, CPU+repack, BUILD:CUDA0; repeat for several
     #[arg(long, value_name = "NAME")]
     device: Vec<DeviceSelector>,
@@ -69,11 +82,19 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     steps: Option<u32>,
     /// CPU threads [default: physical cores less one, at least one]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", env = "GGML_PARITY_THREADS", value_parser = clap::value_parser!(u32).range(1..))]
     threads: Option<u32>,
-    /// Seconds a cell may take
-    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
-    timeout: u64,
+    /// Seconds a cell may take [default: 600]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        env = "GGML_PARITY_TIMEOUT",
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
+    timeout: Option<u64>,
+    /// Memory that a worker may take, as 4GiB, on Linux; that of a device is not counted [default: no limit]
+    #[arg(long, value_name = "SIZE", env = "GGML_PARITY_MEMORY")]
+    memory: Option<MemoryLimit>,
     /// Leave the oracle out: the CPU and the device alone are compared
     #[arg(long, conflicts_with = "oracle")]
     no_oracle: bool,
@@ -91,7 +112,45 @@ pub(super) struct Args {
     show_steps: bool,
 }
 
+/// The seconds that a cell may take where nothing says.
+const TIMEOUT: u64 = 600;
+
+/// The gate file that counts.
+fn open_gate(args: &Args) -> Result<Gate, RunError> {
+    Ok(args.gate.as_deref().map(Gate::read).transpose()?.unwrap_or_else(Gate::embedded))
+}
+
+/// Where workers run, with the limits that flags, environment or gate give them.
+fn workplace(args: &Args, gate: &Gate, work: &Path) -> Result<Workplace, Failed> {
+    let of_gate = gate.settings.timeout.map(|seconds| seconds.get().into());
+    let seconds = args.timeout.or(of_gate).unwrap_or(TIMEOUT);
+    let memory = args.memory.or(gate.settings.memory);
+    if memory.is_some() && !memory::OFFERED {
+        let message = "--memory: this system offers no limit of a process's memory";
+        return Err(Failed::new(ExitCode::Usage, message));
+    }
+    Ok(Workplace { memory, ..super::workplace(work, Duration::from_secs(seconds))? })
+}
+
+/// Prints the cells that would run, one a line, and those that a required device lacks.
+pub(super) fn list(args: &Args) -> Result<ExitCode, Failed> {
+    let gate = open_gate(args)?;
+    let work = tempfile::tempdir().map_err(|source| RunError::Io { path: std::env::temp_dir(), source })?;
+    let (plan, absent) = plan(args, &gate, &workplace(args, &gate, work.path())?, work.path())?;
+    for id in &plan.cells {
+        println!("{id}");
+    }
+    for id in &absent {
+        println!("missing: {id}");
+    }
+    Ok(if absent.is_empty() { ExitCode::Success } else { ExitCode::Incomplete })
+}
+
 pub(super) fn main(args: &Args) -> Result<ExitCode, Failed> {
+    if args.list {
+        return list(args);
+    }
+    let gate = open_gate(args)?;
     let started = SystemTime::now();
     let stamp = humantime::format_rfc3339_seconds(started).to_string();
     let name = args.out.as_ref().and_then(|out| out.file_name()).map_or_else(
@@ -103,41 +162,71 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failed> {
     let work = tempfile::tempdir().map_err(|source| RunError::Io { path: std::env::temp_dir(), source })?;
     let captures = if args.keep_captures { out.join("captures") } else { work.path().join("captures") };
     std::fs::create_dir_all(&captures).map_err(|source| RunError::Io { path: captures.clone(), source })?;
-    let workplace = super::workplace(work.path(), Duration::from_secs(args.timeout))?;
+    let workplace = workplace(args, &gate, work.path())?;
 
-    let plan = plan(args, &workplace, work.path())?;
+    let (plan, absent) = plan(args, &gate, &workplace, work.path())?;
     let command = std::env::args().collect::<Vec<_>>();
     let header = Run {
         name,
-        started: stamp,
+        started: stamp.clone(),
         seconds: 0.0,
         command: shlex::try_join(command.iter().map(String::as_str)).unwrap_or_else(|_| command.join(" ")),
         version: env!("CARGO_PKG_VERSION").to_owned(),
     };
     let mut teller = Teller::new(&plan);
     let folders = Folders { captures };
-    let report = pipeline::run(&plan, &workplace, &folders, header, |p| teller.tell(&p))?;
+    let mut report = pipeline::run(&plan, &workplace, &folders, header, |p| teller.tell(&p))?;
     teller.finish();
+    report.cells.extend(absent.into_iter().map(Cell::on_absent_device));
+    gate.apply(&mut report, stamp.get(..10).unwrap_or(&stamp));
     if args.show_steps {
         print!("{}", super::show_steps::render(&plan, &folders));
     }
     report::write(&out, &report).map_err(|error| Failed::new(ExitCode::Usage, error))?;
-    print!("{}", report::console::render(&report, std::io::stdout().is_terminal()));
+    print!("{}", report::console::render(&report, super::colour()));
     println!("report: {}", out.join("summary.md").display());
     Ok(report.exit_code())
 }
 
-fn plan(args: &Args, workplace: &Workplace, work: &Path) -> Result<Plan, RunError> {
-    let builds = open_builds(args, workplace)?;
-    let rows = rows(args);
+/// The plan, and the cells that it lacks because a required device is not there.
+fn plan(
+    args: &Args,
+    gate: &Gate,
+    workplace: &Workplace,
+    work: &Path,
+) -> Result<(Plan, Vec<CellId>), RunError> {
+    let rows = rows(args, gate)?;
+    let builds = open_builds(args, gate, workplace)?;
     let mut models: Vec<ResolvedModel> = Vec::new();
     for row in &rows {
         if !models.iter().any(|model| model.given == row.model) {
-            models.push(models::resolve(&row.model, work)?);
+            match models::resolve(&row.model, work) {
+                Ok(model) => models.push(model),
+                Err(error @ ModelError::NotFetched { .. }) if row.if_fetched => {
+                    eprintln!("left out: {error}")
+                }
+                Err(error) => return Err(error.into()),
+            }
         }
     }
-    let cells =
-        if args.cell.is_empty() { declare(args, &rows, &builds, &models)? } else { args.cell.clone() };
+    let oracle = match (args.no_oracle, args.oracle) {
+        (true, _) => OracleUse::Never,
+        (false, true) => OracleUse::Always,
+        (false, false) => gate.settings.oracle.unwrap_or_default(),
+    };
+    let DeclaredCells { cells, absent } = if args.cell.is_empty() {
+        declare(&Declaring {
+            rows: &rows,
+            builds: &builds,
+            models: &models,
+            devices: &args.device,
+            models_named: !args.model.is_empty(),
+            changed: !args.mode.is_empty() || args.options.is_some(),
+            oracle: oracle != OracleUse::Never,
+        })?
+    } else {
+        DeclaredCells { cells: args.cell.clone(), absent: Vec::new() }
+    };
     for id in &cells {
         let build = builds.iter().find(|build| build.info.name == id.build).ok_or_else(|| {
             let names: Vec<&str> = builds.iter().map(|build| build.info.name.as_str()).collect();
@@ -146,7 +235,7 @@ fn plan(args: &Args, workplace: &Workplace, work: &Path) -> Result<Plan, RunErro
         build.check(&id.device)?;
         id.case.check().map_err(|error| RunError::Usage(format!("cell {id}: {error}")))?;
     }
-    if cells.is_empty() {
+    if cells.is_empty() && absent.is_empty() {
         let offered: Vec<String> =
             builds.iter().flat_map(|build| build.selectors()).map(|device| device.to_string()).collect();
         return Err(RunError::Environment(format!(
@@ -154,7 +243,8 @@ fn plan(args: &Args, workplace: &Workplace, work: &Path) -> Result<Plan, RunErro
             offered.join(", ")
         )));
     }
-    Ok(Plan {
+    let of_gate = gate.settings.threads.map(std::num::NonZeroU32::get);
+    let plan = Plan {
         builds,
         models,
         cells,
@@ -164,20 +254,17 @@ fn plan(args: &Args, workplace: &Workplace, work: &Path) -> Result<Plan, RunErro
             steps: args.steps.map(|n| n as usize),
             draft: args.draft.clone(),
         },
-        threads: args.threads.map_or_else(default_threads, |n| n as usize),
-        tolerances: Tolerances::embedded(),
+        threads: args.threads.or(of_gate).map_or_else(default_threads, |n| n as usize),
+        tolerances: gate.tolerances.clone().unwrap_or_else(Tolerances::embedded),
         fault: None,
-        oracle: match (args.no_oracle, args.oracle) {
-            (true, _) => OracleUse::Never,
-            (false, true) => OracleUse::Always,
-            (false, false) => OracleUse::Affordable,
-        },
+        oracle,
         planted: PlantedFiles::default(),
-    })
+    };
+    Ok((plan, absent))
 }
 
-/// The builds named by `--ggml`, or by cells, or the default one.
-fn open_builds(args: &Args, workplace: &Workplace) -> Result<Vec<Build>, RunError> {
+/// The builds named by `--ggml`, or by cells, or by the environment, or by the gate, or the default one.
+fn open_builds(args: &Args, gate: &Gate, workplace: &Workplace) -> Result<Vec<Build>, RunError> {
     let mut given: Vec<Option<&str>> = args.ggml.iter().map(|name| Some(name.as_str())).collect();
     if given.is_empty() {
         let named = args.cell.iter().map(|id| id.build.as_str());
@@ -188,18 +275,29 @@ fn open_builds(args: &Args, workplace: &Workplace) -> Result<Vec<Build>, RunErro
             }
         }
     }
+    if given.is_empty() && std::env::var_os(builds::GGML_ENV).is_none() {
+        given.extend(gate.settings.ggml.iter().map(|name| Some(name.as_str())));
+    }
     if given.is_empty() {
         given.push(None);
     }
     given.into_iter().map(|name| Build::open(name, workplace)).collect()
 }
 
-/// What is asked for: the models named by `--model`, those of cells, or a preset.
-fn rows(args: &Args) -> Vec<Row> {
+/// What is asked for: the models named by `--model`, those of cells, or a preset of the gate.
+fn rows(args: &Args, gate: &Gate) -> Result<Vec<Row>, RunError> {
     let options = args.options.unwrap_or_default();
-    let row = |model: String| Row { model, modes: args.mode.clone(), options: vec![options] };
+    let row = |model: String| Row {
+        model,
+        modes: args.mode.clone(),
+        options: vec![options],
+        devices: Vec::new(),
+        required: Vec::new(),
+        if_fetched: false,
+        place: None,
+    };
     if !args.model.is_empty() {
-        return args.model.iter().cloned().map(row).collect();
+        return Ok(args.model.iter().cloned().map(row).collect());
     }
     if !args.cell.is_empty() {
         // A generated or known model of another weight type than its own is converted.
@@ -211,9 +309,9 @@ fn rows(args: &Args) -> Vec<Row> {
                 format!("{}:{}", id.case.model, id.case.weights)
             }
         };
-        return args.cell.iter().map(name).map(row).collect();
+        return Ok(args.cell.iter().map(name).map(row).collect());
     }
-    let mut rows = args.preset.unwrap_or(Preset::Quick).rows();
+    let mut rows = gate.preset(args.preset.as_deref())?.rows.clone();
     for row in &mut rows {
         if !args.mode.is_empty() {
             row.modes.clone_from(&args.mode);
@@ -222,74 +320,7 @@ fn rows(args: &Args) -> Vec<Row> {
             row.options = vec![options];
         }
     }
-    rows
-}
-
-/// Rows x devices.
-fn declare(
-    args: &Args,
-    rows: &[Row],
-    builds: &[Build],
-    models: &[ResolvedModel],
-) -> Result<Vec<CellId>, RunError> {
-    let mut cells = Vec::new();
-    for row in rows {
-        let Some(model) = models.iter().find(|model| model.given == row.model) else { continue };
-        let modes = if row.modes.is_empty() { matrix::default_modes(model) } else { row.modes.clone() };
-        // With several models a mode applies to those that have it; a single one must. Of the default modes those
-        // count to which the options mean something.
-        let takes = |case: &Case| !row.modes.is_empty() || case.check().is_ok();
-        let fitting: Vec<Case> = modes
-            .iter()
-            .filter(|&&mode| matrix::has_mode(model, mode))
-            .flat_map(|&mode| row.options.iter().map(move |&options| matrix::case(model, mode, options)))
-            .filter(takes)
-            .collect();
-        if fitting.is_empty() && rows.len() == 1 {
-            let modes: Vec<&str> = modes.iter().map(|mode| mode.name()).collect();
-            return Err(RunError::Usage(format!(
-                "model {}: architecture {} has no mode {} that these options apply to",
-                model.name,
-                model.model.hparams.architecture.name(),
-                modes.join(", ")
-            )));
-        }
-        for case in fitting {
-            for (i, build) in builds.iter().enumerate() {
-                for device in devices(args, build, model, i > 0)? {
-                    cells.push(CellId::new(case.clone(), &build.info.name, &device));
-                }
-            }
-        }
-    }
-    Ok(cells)
-}
-
-/// The devices of `build` on which `model` is tested. In a further build the plain CPU is one of them, since
-/// there it is compared with the first build's.
-fn devices(
-    args: &Args,
-    build: &Build,
-    model: &ResolvedModel,
-    further: bool,
-) -> Result<Vec<DeviceSelector>, RunError> {
-    if !args.device.is_empty() {
-        let mine = |d: &&DeviceSelector| d.build.as_ref().is_none_or(|name| *name == build.info.name);
-        let named: Vec<_> = args.device.iter().filter(mine).map(DeviceSelector::without_build).collect();
-        named.iter().try_for_each(|device| build.check(device))?;
-        // A ready-made matrix holds models that an extra buffer type does not take; a named model must fit.
-        let fits = |device: &DeviceSelector| !args.model.is_empty() || build.takes(device, model);
-        return Ok(named.into_iter().filter(fits).collect());
-    }
-    let offered: Vec<DeviceSelector> =
-        build.probed.devices.iter().map(|device| device.selector.clone()).collect();
-    let in_use = build.probed.cpu_variant.as_deref();
-    let all = matrix::default_devices(&offered, &build.probed.cpu_variants, in_use);
-    let all = further.then(DeviceSelector::cpu).into_iter().chain(all);
-    let devices: Vec<DeviceSelector> = all.filter(|device| build.takes(device, model)).collect();
-    // A machine that has nothing but the plain CPU holds it against the oracle.
-    let only_cpu = offered.iter().all(|device| *device == DeviceSelector::cpu());
-    Ok(if devices.is_empty() && only_cpu && !args.no_oracle { vec![DeviceSelector::cpu()] } else { devices })
+    Ok(rows)
 }
 
 fn default_threads() -> usize {

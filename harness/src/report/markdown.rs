@@ -47,15 +47,17 @@ pub fn render(report: &Report) -> String {
     text
 }
 
-/// Cells that passed with something to be said, and why cells lack the oracle.
+/// Cells that passed with something to be said or did as the gate declares, what else it says, and why cells lack the oracle.
 fn notes(report: &Report) -> String {
-    let noted = report.noted().map(|cell| {
+    let noted = report.noted().chain(report.expected()).map(|cell| {
         let reason: String = escape(&cell.reason).chars().take(LONGEST).collect();
         format!("- `{}`: {reason}\n", cell.id)
     });
     let without = report.without_oracle().into_iter();
     let without = without.map(|(reason, n)| format!("- {n} cells without the oracle: {}\n", escape(reason)));
-    let lines: Vec<String> = noted.take(MOST).chain(without).collect();
+    let gate = report.gate.iter().flat_map(crate::gate::GateUse::notes);
+    let gate = gate.map(|note| format!("- gate: {}\n", escape(&note)));
+    let lines: Vec<String> = noted.take(MOST).chain(gate).chain(without).collect();
     if lines.is_empty() { String::new() } else { format!("\n## Notes\n\n{}", lines.concat()) }
 }
 

@@ -2,8 +2,10 @@
 
 use crate::capture::{BuildInfo, CaptureMeta, Check, DeviceInfo, Placement, Traffic};
 use crate::compare::Metrics;
+use crate::gate::{Declared, GateUse};
 use crate::plan::{CellId, DeviceSelector, Mode, Options};
-use crate::verdict::{Attribution, ExitCode, Limits, Outcome, Status, Verdict, exit_code};
+use crate::verdict::{Attribution, ExitCode, Finding, Limits, Outcome, Status, Verdict, exit_code};
+use crate::worker::Death;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -39,6 +41,9 @@ pub struct Report {
     pub run: Run,
     /// Where it ran.
     pub environment: Environment,
+    /// The gate file that the cells were judged under.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gate: Option<GateUse>,
     /// The cells, in declared order.
     pub cells: Vec<Cell>,
 }
@@ -99,9 +104,15 @@ pub struct Cell {
     pub status: Status,
     /// Why; empty for a pass, unless the reference is off and the device is not.
     pub reason: String,
-    /// The gate's declaration that the outcome was judged under, if any: its reason or link.
+    /// What is wrong, one by one, as declarations of the gate are held against it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub findings: Vec<Finding>,
+    /// The gate's declarations that the outcome was judged under, if any.
     #[serde(default)]
-    pub declared: Option<String>,
+    pub declared: Option<Declared>,
+    /// How the worker died, where it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub death: Option<Death>,
     /// The figures, where captures were compared.
     pub metrics: Option<Metrics>,
     /// The limits they were held to.
@@ -151,7 +162,9 @@ impl Cell {
             reference: None,
             status: Status::Missing,
             reason: "declared but not run".to_owned(),
+            findings: Vec::new(),
             declared: None,
+            death: None,
             metrics: None,
             limits: None,
             attribution: None,
@@ -168,10 +181,19 @@ impl Cell {
         }
     }
 
-    /// Sets status and reason.
+    /// A cell on a device that the gate requires and the build or machine does not have: `missing`.
+    #[must_use]
+    pub fn on_absent_device(id: CellId) -> Self {
+        let reason =
+            format!("device `{}` is required by the gate, and build {} has none here", id.device, id.build);
+        Self { reason, ..Self::new(id) }
+    }
+
+    /// Sets status, reason and findings.
     pub fn set_verdict(&mut self, verdict: Verdict) {
         self.status = verdict.status;
         self.reason = verdict.reason;
+        self.findings = verdict.findings;
     }
 
     /// Takes over what a capture tells of the cell.
@@ -211,7 +233,7 @@ impl Report {
             })
             .collect();
         ordered.extend(left);
-        Self { schema: SCHEMA.to_owned(), run, environment, cells: ordered }
+        Self { schema: SCHEMA.to_owned(), run, environment, gate: None, cells: ordered }
     }
 
     /// The exit code of the run.
@@ -236,6 +258,11 @@ impl Report {
     /// Cells that passed with something to be said.
     pub fn noted(&self) -> impl Iterator<Item = &Cell> {
         self.cells.iter().filter(|cell| cell.status == Status::Pass && !cell.reason.is_empty())
+    }
+
+    /// Cells that did what the gate declares of them.
+    pub fn expected(&self) -> impl Iterator<Item = &Cell> {
+        self.cells.iter().filter(|cell| cell.status == Status::Expected)
     }
 
     /// Why cells have no attribution, and how many of them.

@@ -1,11 +1,13 @@
 //! The parent's side: starts workers, follows what they say, and turns their deaths into results of cells.
 
+use super::death::{self, Death, Remains};
+use super::memory::MemoryLimit;
 use super::protocol::{Event, Failure, FailureKind, Job, JobCell, RunJob};
 use crate::plan::CellId;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -18,17 +20,19 @@ pub struct Workplace {
     pub folder: PathBuf,
     /// How long one cell may take.
     pub time_limit: Duration,
+    /// How much memory a worker that runs cells may take.
+    pub memory: Option<MemoryLimit>,
 }
 
 /// How a cell ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Ended {
     /// Its capture is written.
     Captured,
     /// The worker said why it could not.
     Failed(Failure),
     /// The worker died.
-    Crashed(String),
+    Crashed(Death),
     /// It took longer than the limit.
     TimedOut(Duration),
 }
@@ -41,12 +45,6 @@ pub enum Progress<'a> {
     /// A cell has ended.
     Ended(&'a CellId, &'a Ended),
 }
-
-/// What is said of a worker that somebody else ended: an out-of-memory killer would do it again.
-const KILLED: &str = "signal 9 (SIGKILL)";
-
-/// Lines of a dead worker's standard error that its cell keeps.
-const LAST_LINES: usize = 12;
 
 /// Runs all cells of `job`. A worker that hangs or is killed ends the cell it was at; another goes on with
 /// the cells that are left. One that dies by its own fault is given a second try at that cell, alone at first,
@@ -126,7 +124,9 @@ fn follow(
         let Some(id) = at else { continue };
         let again = left.iter_mut().find(|cell| cell.id == id && cell.lost.is_none());
         match (stop, again) {
-            (Ended::Crashed(how), Some(cell)) if !how.contains(KILLED) => cell.lost = Some(how),
+            (Ended::Crashed(death), Some(cell)) if death.may_be_chance() => {
+                cell.lost = Some(death.to_string());
+            }
             (stop, _) => {
                 end(&mut ended, &mut progress, id.clone(), stop);
                 left.retain(|cell| cell.id != id);
@@ -156,7 +156,9 @@ pub(super) fn ask(
             let message = format!("a worker said nothing for {} s", workplace.time_limit.as_secs());
             Err(Failure { kind: FailureKind::Environment, message })
         }
-        Said::End => Err(Failure { kind: FailureKind::Environment, message: worker.how_it_died() }),
+        Said::End => {
+            Err(Failure { kind: FailureKind::Environment, message: worker.how_it_died().to_string() })
+        }
     }
 }
 
@@ -172,6 +174,8 @@ struct Worker {
     events: Receiver<Event>,
     stderr: PathBuf,
     started: Instant,
+    memory_limit: Option<u64>,
+    oom_kills: Option<u64>,
 }
 
 impl Worker {
@@ -191,8 +195,13 @@ impl Worker {
             .map_err(|error| fault("a file for a worker's standard error", error))?;
         let (file, stderr) =
             log.keep().map_err(|error| fault("a file for a worker's standard error", error.error))?;
+        // What a build offers is asked without a limit: loading every driver takes what it takes.
+        let limited = !matches!(job, Job::Probe(_));
+        let memory_limit = workplace.memory.filter(|_| limited).map(MemoryLimit::bytes);
+        let oom_kills = death::oom_kills();
         let mut child = Command::new(&workplace.binary)
             .arg("worker")
+            .args(memory_limit.map(|bytes| format!("--memory={bytes}B")))
             .envs(environment)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -216,7 +225,7 @@ impl Worker {
                 }
             }
         });
-        Ok(Self { child, events, stderr, started: Instant::now() })
+        Ok(Self { child, events, stderr, started: Instant::now(), memory_limit, oom_kills })
     }
 
     fn next(&mut self, limit: Duration) -> Said {
@@ -233,15 +242,18 @@ impl Worker {
         let _ = self.child.wait();
     }
 
-    /// The exit status and the last words of a worker that is gone.
-    fn how_it_died(&mut self) -> String {
-        let status = self.child.wait().map_or_else(|error| error.to_string(), |status| describe(&status));
-        let text = std::fs::read_to_string(&self.stderr).unwrap_or_default();
-        let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
-        let last = lines[lines.len().saturating_sub(LAST_LINES)..].join(" | ");
-        let after = self.started.elapsed().as_secs_f64();
-        let words = if last.is_empty() { String::new() } else { format!("; its last words: {last}") };
-        format!("the worker ended with {status} after {after:.1} s{words}")
+    /// How a worker that is gone has died.
+    fn how_it_died(&mut self) -> Death {
+        let status = self.child.wait().ok();
+        let bytes = std::fs::read(&self.stderr).unwrap_or_default();
+        let oom_kills = death::oom_kills().zip(self.oom_kills);
+        Death::of(&Remains {
+            status,
+            stderr: &String::from_utf8_lossy(&bytes),
+            after: self.started.elapsed(),
+            memory_limit: self.memory_limit,
+            oom_kills: oom_kills.map(|(now, before)| now.saturating_sub(before)),
+        })
     }
 }
 
@@ -250,29 +262,5 @@ impl Drop for Worker {
         self.kill();
         // Kept only while it may be quoted.
         let _ = std::fs::remove_file(&self.stderr);
-    }
-}
-
-fn describe(status: &ExitStatus) -> String {
-    #[cfg(unix)]
-    {
-        use std::os::unix::process::ExitStatusExt;
-        if let Some(signal) = status.signal() {
-            let name = match signal {
-                4 => " (SIGILL)",
-                6 => " (SIGABRT)",
-                7 => " (SIGBUS)",
-                8 => " (SIGFPE)",
-                9 => " (SIGKILL)",
-                11 => " (SIGSEGV)",
-                15 => " (SIGTERM)",
-                _ => "",
-            };
-            return format!("signal {signal}{name}");
-        }
-    }
-    match status.code() {
-        Some(code) => format!("exit code {code}"),
-        None => "no exit code".to_owned(),
     }
 }

@@ -9,17 +9,23 @@
 //! computes one in f64, for which no build is opened.
 
 mod causal;
+mod causes;
 pub mod child;
+pub(crate) mod death;
 pub mod dispatch;
 mod exchange;
 mod execute;
 mod masked;
+pub mod memory;
 mod oracle;
 pub mod probe;
 mod protocol;
 
+pub use causes::Cause;
+pub use death::Death;
 pub use dispatch::{Ended, Progress, Workplace, compute, run};
 pub(crate) use execute::switches;
+pub use memory::MemoryLimit;
 pub use oracle::lacks;
 pub use probe::probe;
 pub use protocol::{

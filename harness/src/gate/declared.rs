@@ -1,0 +1,68 @@
+//! What a report tells of the gate: the declarations that cells were judged under, and those that did nothing.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// A declaration as it stands in reports.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Declaration {
+    /// What is expected and up to which bound, in words.
+    pub expected: String,
+    /// Why.
+    pub reason: String,
+    /// Where more is said.
+    pub link: Option<String>,
+    /// The last day on which it counts, `YYYY-MM-DD`.
+    pub expires: Option<String>,
+    /// Where it stands, as `ci/gate.toml:40`.
+    pub place: String,
+}
+
+impl fmt::Display for Declaration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.expected, self.reason)?;
+        self.link.as_ref().map_or(Ok(()), |link| write!(f, " ({link})"))
+    }
+}
+
+/// The declarations of one cell, one at least, in an order that does not depend on the file's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Declared(pub Vec<Declaration>);
+
+impl fmt::Display for Declared {
+    /// What each expects and why, joined by semicolons.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all: Vec<String> = self.0.iter().map(ToString::to_string).collect();
+        f.write_str(&all.join("; "))
+    }
+}
+
+/// The gate file of a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GateUse {
+    /// The file.
+    pub file: String,
+    /// Declarations that matched no cell of this run.
+    pub unused: Vec<Declaration>,
+    /// Declarations that no longer count.
+    pub expired: Vec<Declaration>,
+}
+
+impl GateUse {
+    /// A line for every declaration that no longer counts, and one for all that matched no cell.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        let expired = self.expired.iter().map(|declaration| {
+            let date = declaration.expires.as_deref().unwrap_or("?");
+            format!("{}: expired after {date}, so it does not count: {declaration}", declaration.place)
+        });
+        let places: Vec<&str> = self.unused.iter().map(|declaration| declaration.place.as_str()).collect();
+        let unused = (!places.is_empty()).then(|| {
+            format!("{} declarations matched no cell of this run: {}", places.len(), places.join(", "))
+        });
+        expired.chain(unused).collect()
+    }
+}
