@@ -49,6 +49,7 @@ fn cell(model: &str, mode: Mode, arms: Where, change: impl Fn(&Path, &Path) -> P
         binary: common::binary(),
         folder: work.path().to_owned(),
         time_limit: Duration::from_secs(240),
+        memory: None,
     };
     let build = Build::open(Some(&common::default_build()), &workplace).unwrap();
     let device: DeviceSelector = DEVICE.parse().unwrap();

@@ -17,6 +17,7 @@ fn cells(mode: Mode, fault: Option<Fault>) -> Vec<Cell> {
         binary: Path::new(env!("CARGO_BIN_EXE_ggml-parity")).to_owned(),
         folder: work.path().to_owned(),
         time_limit: Duration::from_secs(240),
+        memory: None,
     };
     let given = std::env::var("GGML_PARITY_GGML").ok();
     let build = Build::open(given.as_deref(), &workplace).expect("a ggml build; ci/quickstart gets one");

@@ -76,7 +76,9 @@ pub(super) fn check(raw: &Spanned<RawOutcome>, source: Source<'_>) -> Result<Out
         Status::Fallback => match raw.nodes {
             Some(nodes @ 1..) => Outcome::Fallback { nodes, ops: raw.ops.clone().unwrap_or_default() },
             _ => {
-                return Err(source.error(&span, "a fallback needs `nodes`, the most compute nodes on the CPU"));
+                return Err(
+                    source.error(&span, "a fallback needs `nodes`, the most compute nodes on the CPU")
+                );
             }
         },
         Status::Crashed => {
