@@ -49,7 +49,10 @@ fn a_declared_divergence_is_expected_and_one_that_is_gone_fails() {
     let (code, text, report) = run_gate(&gate(folder.path(), &row, &bound), &["--no-oracle"]);
     assert_eq!((code, report.cells.len()), (0, 1), "{text}");
     assert_eq!(report.cells[0].status, Status::Expected, "{text}");
-    assert!(report.cells[0].declared.as_ref().unwrap().0[0].place.ends_with("gate.toml:32"), "{text}");
+    assert!(
+        report.cells[0].declared.as_ref().unwrap().declarations[0].place.ends_with("gate.toml:32"),
+        "{text}"
+    );
     assert!(text.contains("expected: gen-qwen2/f32/prefill") && text.contains("measured"), "{text}");
 
     let beyond = format!("{TIGHT}{declared}logits_nmse = 1e-29\n");

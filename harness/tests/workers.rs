@@ -21,7 +21,8 @@ fn limited(limit: &str, lengths: &[u32]) -> (i32, String, Vec<Cell>) {
         .chain([out.display().to_string(), "--ggml".to_owned(), build.display().to_string()])
         .collect();
     for n in lengths {
-        let id = format!("gen-llama/f32/prefill?n={n}@{name}:CPU+repack");
+        let device = if cfg!(target_arch = "x86_64") { "CPU@x64" } else { "CPU+repack" };
+        let id = format!("gen-llama/f32/prefill?n={n}@{name}:{device}");
         arguments.extend(["--cell".to_owned(), id]);
     }
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();

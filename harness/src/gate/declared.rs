@@ -26,17 +26,26 @@ impl fmt::Display for Declaration {
     }
 }
 
-/// The declarations of one cell, one at least, in an order that does not depend on the file's.
+/// What was declared of one cell.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Declared(pub Vec<Declaration>);
+#[serde(deny_unknown_fields)]
+pub struct Declared {
+    /// Whether the cell did as declared.
+    pub holds: bool,
+    /// The declarations, one at least, in an order that does not depend on the file's.
+    pub declarations: Vec<Declaration>,
+}
 
 impl fmt::Display for Declared {
     /// What each expects and why, joined by semicolons.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let all: Vec<String> = self.0.iter().map(ToString::to_string).collect();
-        f.write_str(&all.join("; "))
+        f.write_str(&joined(&self.declarations))
     }
+}
+
+/// Declarations in words.
+pub(super) fn joined(declarations: &[Declaration]) -> String {
+    declarations.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
 /// The gate file of a run.

@@ -5,7 +5,7 @@
 //! declaration must still find something. An expired declaration counts as absent.
 
 use super::Expectation;
-use super::declared::{Declaration, Declared, GateUse};
+use super::declared::{Declaration, Declared, GateUse, joined};
 use super::outcome::Outcome;
 use crate::report::{Cell, Report};
 use crate::verdict::Status;
@@ -22,7 +22,7 @@ pub(super) fn apply(expectations: &[Expectation], file: &str, report: &mut Repor
             if expectation.expired(today) { &mut expired } else { &mut matching }.push(expectation);
         }
         judge(cell, &matching, file);
-        if !cell.status.is_good() && cell.declared.is_none() {
+        if !(cell.status.is_good() || cell.is_as_declared()) {
             let mut places: Vec<String> = expired.iter().map(|e| declaration(e, file).place).collect();
             places.sort();
             if !places.is_empty() {
@@ -69,8 +69,10 @@ fn judge(cell: &mut Cell, matching: &[&Expectation], file: &str) {
     let unmet: Vec<&Expectation> = matching.iter().copied().filter(|e| !found(&e.outcome)).collect();
     let wrong = !cell.status.is_good();
     let forgiven = forgiven(cell, matching);
-    let told = |of: &[&Expectation]| Declared(sorted(of.iter().map(|e| declaration(e, file))));
-    let declared = told(matching);
+    let told = |of: &[&Expectation]| sorted(of.iter().map(|e| declaration(e, file)));
+    let declarations = told(matching);
+    let declared = joined(&declarations);
+    let holds = wrong && forgiven && unmet.is_empty();
     match (wrong, forgiven, unmet.is_empty()) {
         // Unsupported is not a failure that was expected; it stays what it is, with its proof.
         (true, true, true) if cell.status == Status::Unsupported => {}
@@ -82,11 +84,11 @@ fn judge(cell: &mut Cell, matching: &[&Expectation], file: &str) {
         (_, _, false) => {
             cell.status = Status::UnexpectedPass;
             let before = if cell.reason.is_empty() { String::new() } else { format!("; {}", cell.reason) };
-            cell.reason = format!("no longer as declared ({}){before}", told(&unmet));
+            cell.reason = format!("no longer as declared ({}){before}", joined(&told(&unmet)));
         }
         (false, _, true) => {}
     }
-    cell.declared = Some(declared);
+    cell.declared = Some(Declared { holds, declarations });
 }
 
 /// Whether everything that is wrong with a cell is declared and within its bounds.

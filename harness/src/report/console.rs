@@ -59,7 +59,7 @@ fn paint(cell: &Cell) -> &'static str {
     match cell.status {
         Status::Pass => "32",
         Status::Expected => "36",
-        Status::Unsupported if cell.declared.is_some() => "33",
+        Status::Unsupported if cell.is_as_declared() => "33",
         _ => "31",
     }
 }

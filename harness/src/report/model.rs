@@ -209,7 +209,12 @@ impl Cell {
 
     /// What the exit code needs to know.
     pub fn outcome(&self) -> Outcome {
-        Outcome { status: self.status, declared: self.declared.is_some(), compared: self.metrics.is_some() }
+        Outcome { status: self.status, declared: self.is_as_declared(), compared: self.metrics.is_some() }
+    }
+
+    /// Whether it did what the gate declares of it.
+    pub fn is_as_declared(&self) -> bool {
+        self.declared.as_ref().is_some_and(|declared| declared.holds)
     }
 
     /// Compute nodes where they were to be, and all of them.
@@ -244,7 +249,7 @@ impl Report {
     /// Cells that did not do what was asked of them.
     pub fn failed(&self) -> impl Iterator<Item = &Cell> {
         let failed = |cell: &&Cell| {
-            let declared = cell.status == Status::Unsupported && cell.declared.is_some();
+            let declared = cell.status == Status::Unsupported && cell.is_as_declared();
             !(cell.status.is_good() || declared)
         };
         self.cells.iter().filter(failed)

@@ -211,13 +211,16 @@ fn ended(text: &str, status: Status, reason: &str) -> Cell {
 fn sample() -> Report {
     let mut unsupported =
         ended("dream-gen/f32/generate@old:CPU", Status::Unsupported, "build old lacks `ggml_set_rows`");
-    unsupported.declared = Some(Declared(vec![Declaration {
-        expected: "unsupported for want of ggml_set_rows".to_owned(),
-        reason: "needs a build of mid-2025 | see *notes*".to_owned(),
-        link: None,
-        expires: Some("2026-12-31".to_owned()),
-        place: "ci/gate.toml:7".to_owned(),
-    }]));
+    unsupported.declared = Some(Declared {
+        holds: true,
+        declarations: vec![Declaration {
+            expected: "unsupported for want of ggml_set_rows".to_owned(),
+            reason: "needs a build of mid-2025 | see *notes*".to_owned(),
+            link: None,
+            expires: Some("2026-12-31".to_owned()),
+            place: "ci/gate.toml:7".to_owned(),
+        }],
+    });
     let crashed = ended(
         "dream-gen/f32/prefill@npm-3.21.1:Vulkan0",
         Status::Crashed,
