@@ -52,13 +52,15 @@ fn shells_get_completions_of_commands_and_flags() {
             assert!(text.contains(word), "{shell} lacks {word}");
         }
     }
-    let script = run(&["completions", "bash"]).stdout;
+    let script = String::from_utf8(run(&["completions", "bash"]).stdout).unwrap();
+    let after = script.split("complete -F ").nth(1).expect("a function is registered");
+    let function = after.split(' ').next().unwrap_or_default().to_owned();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("ggml-parity.bash");
     std::fs::write(&path, script).unwrap();
     // What the shell itself makes of `ggml-parity ru<TAB>`.
     let ask = format!(
-        "source {}; COMP_WORDS=(ggml-parity ru); COMP_CWORD=1; _ggml-parity ggml-parity ru ggml-parity; \
+        "source {}; COMP_WORDS=(ggml-parity ru); COMP_CWORD=1; {function} ggml-parity ru ggml-parity; \
          echo \"${{COMPREPLY[@]}}\"",
         path.display()
     );
@@ -113,7 +115,7 @@ fn mistyped_names_get_a_hint() {
         (&["run", "--model", "gen-dreem"][..], "did you mean `gen-dream`?"),
         (&["model", "generate", "gen-lama"], "did you mean `gen-llama`?"),
         (&["runn"], "'run'"),
-        (&["run", "--modle", "x"], "'--model'"),
+        (&["run", "--modell", "x"], "'--model'"),
     ] {
         let (code, text) = told(&run(arguments));
         assert_eq!(code, 2, "{text}");

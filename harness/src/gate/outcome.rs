@@ -142,6 +142,7 @@ impl Outcome {
             Self::Diverged(figures) => {
                 let bounds = figures.iter().map(|(figure, bound)| match figure {
                     Figure::Greedy => format!("greedy >= {bound}"),
+                    Figure::Mismatches | Figure::NonFinite => format!("{figure} <= {bound}"),
                     _ => format!("{figure} <= {bound:?}"),
                 });
                 format!("diverged with {}", bounds.collect::<Vec<_>>().join(", "))
