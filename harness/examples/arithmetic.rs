@@ -114,6 +114,7 @@ fn answer(
         let wishes = Wishes { prompt: Some(problem.prompt.clone()), ..Wishes::default() };
         let inputs = inputs(model, &case, &wishes)?;
         let plan = Plan {
+            keep_kv: false,
             masks: inputs.follow,
             steps: inputs.steps,
             schedule: inputs.schedule,

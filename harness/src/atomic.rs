@@ -14,12 +14,22 @@ pub(crate) fn write_with<E: From<io::Error>>(
     write: impl FnOnce(&Path) -> Result<(), E>,
 ) -> Result<(), E> {
     let partial = partial_name(target);
-    let result = write(&partial).and_then(|()| std::fs::rename(&partial, target).map_err(E::from));
+    let place = || {
+        // The name must not stand for what a power failure takes away.
+        std::fs::File::open(&partial)?.sync_all()?;
+        std::fs::rename(&partial, target)
+    };
+    let result = write(&partial).and_then(|()| place().map_err(E::from));
     if result.is_err() {
         // Nothing more can be done about a temporary file that cannot be removed; the first error counts.
         let _ = std::fs::remove_file(&partial);
     }
     result
+}
+
+/// Whether an error says that there is no space left, on the disk or in a quota.
+pub(crate) fn is_storage_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 /// `report.json` becomes `report.json.partial-<process id>`, so two processes never share one.

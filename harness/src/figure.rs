@@ -1,9 +1,13 @@
 //! Figures in JSON. JSON has no infinity and no NaN, and a parity report must hold both, so they are written
 //! as the strings `"inf"`, `"-inf"` and `"nan"`; finite figures stay plain numbers.
 //!
-//! Use as `#[serde(with = "crate::figure")]`, and `crate::figure::option` for an `Option<f64>`.
+//! Use as `#[serde(with = "crate::figure::Figure")]`, `MaybeFigure` for an `Option<f64>`, `Figures` for a list. They are
+//! types and not modules, so that the published schema knows them as well.
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::json;
+use std::borrow::Cow;
 
 /// One figure as JSON holds it.
 #[derive(Serialize, Deserialize)]
@@ -42,26 +46,50 @@ fn name(value: f64) -> &'static str {
     }
 }
 
-/// Writes a figure.
-///
-/// # Errors
-/// Those of the serializer.
-pub fn serialize<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
-    Written::from(*value).serialize(serializer)
+/// What JSON holds of a figure, for schemas.
+fn schema(absent: bool) -> Schema {
+    let number = json!({ "type": "number" });
+    let name = json!({ "type": "string", "enum": ["inf", "-inf", "nan"] });
+    let absent = absent.then(|| json!({ "type": "null" }));
+    let forms: Vec<_> = [number, name].into_iter().chain(absent).collect();
+    json_schema!({ "anyOf": forms })
 }
 
-/// Reads a figure.
-///
-/// # Errors
-/// A value that is neither a number nor one of the three names.
-pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-    Written::deserialize(deserializer)?.value()
+/// One figure.
+pub struct Figure;
+
+impl Figure {
+    /// Writes a figure.
+    ///
+    /// # Errors
+    /// Those of the serializer.
+    pub fn serialize<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+        Written::from(*value).serialize(serializer)
+    }
+
+    /// Reads a figure.
+    ///
+    /// # Errors
+    /// A value that is neither a number nor one of the three names.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+        Written::deserialize(deserializer)?.value()
+    }
 }
 
-/// The same for figures that may be absent (`null`).
-pub mod option {
-    use super::{Deserialize, Deserializer, Serialize, Serializer, Written};
+impl JsonSchema for Figure {
+    fn schema_name() -> Cow<'static, str> {
+        "Figure".into()
+    }
 
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        schema(false)
+    }
+}
+
+/// A figure that may be absent (`null`).
+pub struct MaybeFigure;
+
+impl MaybeFigure {
     /// Writes a figure or `null`.
     ///
     /// # Errors
@@ -79,10 +107,20 @@ pub mod option {
     }
 }
 
-/// The same for lists of figures.
-pub mod list {
-    use super::{Deserialize, Deserializer, Serializer, Written};
+impl JsonSchema for MaybeFigure {
+    fn schema_name() -> Cow<'static, str> {
+        "MaybeFigure".into()
+    }
 
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        schema(true)
+    }
+}
+
+/// A list of figures.
+pub struct Figures;
+
+impl Figures {
     /// Writes a list of figures.
     ///
     /// # Errors
@@ -100,17 +138,27 @@ pub mod list {
     }
 }
 
+impl JsonSchema for Figures {
+    fn schema_name() -> Cow<'static, str> {
+        "Figures".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "array", "items": generator.subschema_for::<Figure>() })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde::{Deserialize, Serialize};
 
     #[derive(Serialize, Deserialize)]
     struct Holder {
-        #[serde(with = "crate::figure")]
+        #[serde(with = "crate::figure::Figure")]
         one: f64,
-        #[serde(with = "crate::figure::option")]
+        #[serde(with = "crate::figure::MaybeFigure")]
         maybe: Option<f64>,
-        #[serde(with = "crate::figure::list")]
+        #[serde(with = "crate::figure::Figures")]
         many: Vec<f64>,
     }
 

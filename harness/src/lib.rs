@@ -2,15 +2,23 @@
 
 mod atomic;
 pub mod builds;
+pub mod calibrate;
 pub mod capture;
 pub mod cli;
 pub mod compare;
+pub mod comparison;
 pub mod figure;
 pub mod gate;
+pub mod golden;
 mod hint;
+pub mod keep;
 pub mod named;
+pub mod pairs;
 pub mod pipeline;
 pub mod plan;
+pub mod planted;
 pub mod report;
+pub mod selftest;
+pub mod trace;
 pub mod verdict;
 pub mod worker;

@@ -1,7 +1,7 @@
 //! Enums whose values have one spelling everywhere: ids, command line, JSON, reports.
 
-/// Defines an enum together with its table of names, and derives `Display`, `FromStr`, `Serialize` and
-/// `Deserialize` from that one table. `$what` names the field in errors.
+/// Defines an enum together with its table of names, and derives `Display`, `FromStr`, `Serialize`,
+/// `Deserialize` and `JsonSchema` from that one table. `$what` names the field in errors.
 macro_rules! named_enum {
     (
         $(#[$meta:meta])*
@@ -51,6 +51,17 @@ macro_rules! named_enum {
             fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 let text = <String as serde::Deserialize>::deserialize(deserializer)?;
                 text.parse().map_err(serde::de::Error::custom)
+            }
+        }
+
+        impl schemars::JsonSchema for $name {
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                stringify!($name).into()
+            }
+
+            fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                let names: Vec<&str> = Self::ALL.iter().map(|value| value.name()).collect();
+                schemars::json_schema!({ "type": "string", "enum": names })
             }
         }
     };

@@ -1,189 +1,31 @@
 //! One run, from the plan to the report: workers compute captures, the reference first, then the oracle along the
 //! reference's trajectory and the devices, then the captures are compared, judged and attributed.
 
-use crate::builds::{self, Manifest};
-use crate::capture::{BuildFile, BuildInfo, CaptureReader, DeviceInfo, ModelInfo, ORACLE};
-use crate::compare::{CompareError, compare};
+mod build;
+mod capture;
+mod error;
+
+pub use build::Build;
+pub use capture::{Captured, capture};
+pub use error::RunError;
+
+use crate::builds::catalogue::hex;
+use crate::capture::{CaptureReader, DeviceInfo, ModelInfo, ORACLE};
+use crate::compare::{CompareError, Expected};
+use crate::comparison::{self, Captures};
+use crate::keep::{Identity, Keep, Ledger, Parts, trajectory};
 use crate::plan::inputs::{Inputs, Wishes, inputs};
-use crate::plan::models::{ModelError, ResolvedModel};
+use crate::plan::models::ResolvedModel;
 use crate::plan::{Case, CellId, DeviceSelector, Mode};
-use crate::report::{Cell, Environment, Report, Run};
-use crate::verdict::{
-    ExitCode, Finding, Key, Limits, Status, ToleranceError, Tolerances, Verdict, attribute, judge,
-    reference_fault, with_checks,
-};
-use crate::worker::{self, Ended, Failure, FailureKind, Fault, JobCell, Probed, Progress, RunJob, Workplace};
+use crate::planted::{Plant, Planted, Plantings};
+use crate::report::{Cell, Environment, Report, Run, pieces};
+use crate::verdict::{Key, Tolerances, Verdict};
+use crate::worker::{self, Ended, JobCell, Progress, RunJob, Workplace};
+use model_file::Tokenizer;
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
-
-/// A run that cannot begin.
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    /// The request makes no sense.
-    #[error("{0}")]
-    Usage(String),
-    /// A model cannot be used.
-    #[error(transparent)]
-    Model(#[from] ModelError),
-    /// A build cannot be found.
-    #[error(transparent)]
-    Build(#[from] builds::BuildError),
-    /// A build does not load, or a device is not there.
-    #[error("{0}")]
-    Environment(String),
-    /// No limit applies to a case.
-    #[error(transparent)]
-    Tolerance(#[from] ToleranceError),
-    /// The file system refused.
-    #[error("{}: {source}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: std::io::Error,
-    },
-}
-
-impl RunError {
-    /// What the process ends with.
-    #[must_use]
-    pub fn exit_code(&self) -> ExitCode {
-        match self {
-            Self::Usage(_) | Self::Model(_) | Self::Tolerance(_) | Self::Io { .. } => ExitCode::Usage,
-            Self::Build(_) | Self::Environment(_) => ExitCode::Environment,
-        }
-    }
-}
-
-impl From<crate::gate::GateError> for RunError {
-    fn from(error: crate::gate::GateError) -> Self {
-        Self::Usage(error.to_string())
-    }
-}
-
-impl From<Failure> for RunError {
-    fn from(failure: Failure) -> Self {
-        match failure.kind {
-            FailureKind::Input => Self::Usage(failure.message),
-            _ => Self::Environment(failure.message),
-        }
-    }
-}
-
-/// A build that was asked what it offers.
-pub struct Build {
-    /// Its folder.
-    pub folder: PathBuf,
-    /// What `--ggml` was given, to be repeated in re-run commands.
-    pub given: Option<String>,
-    /// For captures and reports.
-    pub info: BuildInfo,
-    /// What it offers.
-    pub probed: Probed,
-    /// Variables to set for its workers.
-    pub environment: BTreeMap<String, String>,
-}
-
-impl Build {
-    /// Finds the build that `--ggml` names (the default one where nothing is given) and asks it what it offers.
-    ///
-    /// # Errors
-    /// When there is none, or it does not load.
-    pub fn open(given: Option<&str>, workplace: &Workplace) -> Result<Self, RunError> {
-        let folder = builds::resolve(given)?;
-        let (probed, environment) = worker::probe(workplace, &folder)?;
-        let mut files = Vec::new();
-        for file in probed.files.iter().filter(|file| file.skipped.is_none()) {
-            let bytes = std::fs::read(&file.path)
-                .map_err(|source| RunError::Io { path: file.path.clone(), source })?;
-            let name = file.path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-            files.push(BuildFile { name, sha256: hex(&Sha256::digest(&bytes)) });
-        }
-        check_manifest(&folder, &files)?;
-        let info = BuildInfo {
-            name: build_name(&folder, &probed, &files),
-            version: probed.version.clone(),
-            commit: probed.commit.clone(),
-            files,
-        };
-        Ok(Self { folder, given: given.map(str::to_owned), info, probed, environment })
-    }
-
-    /// Every selector this build answers to here: its devices, and its CPU variants.
-    #[must_use]
-    pub fn selectors(&self) -> Vec<DeviceSelector> {
-        let variants = self.probed.cpu_variants.iter().filter(|_| self.probed.cpu_variants.len() > 1);
-        let variants = variants.map(|v| DeviceSelector { variant: Some(v.clone()), ..DeviceSelector::cpu() });
-        self.probed.devices.iter().map(|device| device.selector.clone()).chain(variants).collect()
-    }
-
-    /// Checks that `selector` is one of them.
-    ///
-    /// # Errors
-    /// An error that lists the names there are.
-    pub fn check(&self, selector: &DeviceSelector) -> Result<(), RunError> {
-        let known = self.selectors();
-        if known.contains(&selector.without_build()) {
-            return Ok(());
-        }
-        let names: Vec<String> = known.iter().map(ToString::to_string).collect();
-        Err(RunError::Environment(format!(
-            "no device `{selector}` in build {} on this machine; there are: {}",
-            self.info.name,
-            names.join(", ")
-        )))
-    }
-
-    /// Whether a matrix of `model` can lie where `selector` wants it: extra buffer types take some types only.
-    #[must_use]
-    pub fn takes(&self, selector: &DeviceSelector, model: &ResolvedModel) -> bool {
-        let probed = self.probed.devices.iter().find(|device| device.selector == *selector);
-        let types = probed.and_then(|device| device.takes.as_ref());
-        types
-            .is_none_or(|types| model.matrix_types.iter().any(|ty| types.contains(&ty.name().to_lowercase())))
-    }
-
-    fn device(&self, selector: &DeviceSelector) -> Option<&DeviceInfo> {
-        let same = |d: &&worker::ProbedDevice| d.selector == *selector;
-        let base = |d: &&worker::ProbedDevice| d.selector.base == selector.base;
-        let devices = &self.probed.devices;
-        devices.iter().find(same).or_else(|| devices.iter().find(base)).map(|device| &device.info)
-    }
-}
-
-/// A build that came through `ggml fetch` or `ggml build` must still hold the libraries it came with.
-fn check_manifest(folder: &Path, files: &[BuildFile]) -> Result<(), RunError> {
-    let Some(manifest) = Manifest::read(folder) else { return Ok(()) };
-    for file in files {
-        let listed = manifest.files.iter().find(|entry| Path::new(&entry.name).ends_with(&file.name));
-        if listed.is_none_or(|entry| entry.sha256 != file.sha256) {
-            return Err(RunError::Environment(format!(
-                "{}: {} is not the one that build {} came with: libraries of several builds are mixed",
-                folder.display(),
-                file.name,
-                manifest.name
-            )));
-        }
-    }
-    Ok(())
-}
-
-/// The name in the manifest, or one made of version and content.
-fn build_name(folder: &Path, probed: &Probed, files: &[BuildFile]) -> String {
-    if let Some(manifest) = Manifest::read(folder) {
-        return manifest.name;
-    }
-    let all: String = files.iter().map(|file| file.sha256.as_str()).collect();
-    let hash = hex(&Sha256::digest(all.as_bytes()));
-    let version = probed.version.as_deref().unwrap_or("unversioned");
-    crate::plan::safe_name(&format!("ggml-{version}-{}", &hash[..8]))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
 
 /// Everything a run needs to know before it begins.
 pub struct Plan {
@@ -199,12 +41,10 @@ pub struct Plan {
     pub threads: usize,
     /// The limits.
     pub tolerances: Tolerances,
-    /// A fault to plant in every device under test, never in the reference: for tests of the harness.
-    pub fault: Option<Fault>,
     /// Whether the oracle computes too.
     pub oracle: OracleUse,
-    /// Other model files for one arm each: for tests of the harness.
-    pub planted: PlantedFiles,
+    /// What arms are made to do wrong: for tests of the harness.
+    pub planted: Plantings,
 }
 
 /// Whether the oracle is among the arms.
@@ -223,25 +63,13 @@ pub enum OracleUse {
 /// A model of 135 million parameters may see 185 tokens, one of 7 billion three.
 pub const ORACLE_MOST: u64 = 25_000_000_000;
 
-/// Model files that an arm reads in place of the case's, which the others and the captures keep to: a difference
-/// that only this arm sees.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct PlantedFiles {
-    /// For references.
-    pub reference: Option<PathBuf>,
-    /// For devices under test.
-    pub device: Option<PathBuf>,
-    /// For the oracle.
-    pub oracle: Option<PathBuf>,
-}
-
 /// Where a run keeps its files.
 pub struct Folders {
     /// Captures.
     pub captures: PathBuf,
 }
 
-/// Runs all cells of `plan`.
+/// Runs all cells of `plan`, all anew.
 ///
 /// # Errors
 /// When the run cannot begin. What happens to a cell is in the report.
@@ -250,38 +78,65 @@ pub fn run(
     workplace: &Workplace,
     folders: &Folders,
     header: Run,
+    progress: impl FnMut(Progress<'_>),
+) -> Result<Report, RunError> {
+    run_keeping(plan, workplace, folders, &mut Keep::default(), header, progress)
+}
+
+/// Runs all cells of `plan` that the journal does not hold; references and oracles are taken from the store where it
+/// has them.
+///
+/// # Errors
+/// When the run cannot begin, or cannot go on because the disk is full. What happens to a cell is in the report.
+pub fn run_keeping(
+    plan: &Plan,
+    workplace: &Workplace,
+    folders: &Folders,
+    keep: &mut Keep,
+    header: Run,
     mut progress: impl FnMut(Progress<'_>),
 ) -> Result<Report, RunError> {
     let started = Instant::now();
-    let mut ended: BTreeMap<CellId, Ended> = BTreeMap::new();
+    let mut ledger = Ledger::open(plan, folders, keep);
     // What nothing is imposed on comes first, then in the order of the builds, so that each reference is there
     // before the cells that follow its trajectory.
     for (free, build) in [true, false].into_iter().flat_map(|free| plan.builds.iter().map(move |b| (free, b)))
     {
-        let mut arm = Arm { plan, build, workplace, folders, progress: &mut progress };
         let wanted: BTreeSet<CellId> = plan
             .cells
             .iter()
             .flat_map(|id| [plan.reference_of(id), id.clone()])
             .filter(|id| id.build == build.info.name && plan.is_free(id) == free)
-            .filter(|id| !ended.contains_key(id))
+            .filter(|id| !ledger.ended.contains_key(id))
             .collect();
         let devices: BTreeSet<&DeviceSelector> = wanted.iter().map(|id| &id.device).collect();
         for device in devices {
             // With nothing to compare with, a device need not run.
-            let follows = |id: &&CellId| free || ended.get(&plan.reference_of(id)) == Some(&Ended::Captured);
+            let follows = |id: &&CellId| free || ledger.captured(&plan.reference_of(id));
             let mine: Vec<CellId> =
                 wanted.iter().filter(|id| id.device == *device).filter(follows).cloned().collect();
-            let these = arm.compute(device, &mine)?;
-            ended.extend(these);
+            let mine = ledger.stored(mine, |id| plan.reference_key(build, id), &mut progress)?;
+            let mut tell = |told: Progress<'_>| ledger.tell(told, &mut progress);
+            Arm { plan, build, workplace, folders, progress: &mut tell }.compute(device, &mine)?;
+            ledger.put(&mine, |id| plan.reference_key(build, id), &mut progress)?;
         }
         if free && build.info.name == last_build(plan) {
-            let these = compute_oracle(plan, workplace, folders, &ended, &mut progress)?;
-            ended.extend(these);
+            let cells = plan.oracle_cells().into_iter().filter(|id| !ledger.ended.contains_key(id));
+            let cells = cells.filter(|id| ledger.captured(&plan.oracle_root(id))).collect();
+            let cells = ledger.stored(cells, |id| plan.oracle_key(folders, id), &mut progress)?;
+            let mut tell = |told: Progress<'_>| ledger.tell(told, &mut progress);
+            compute_oracle(plan, workplace, folders, &cells, &mut tell)?;
+            ledger.put(&cells, |id| plan.oracle_key(folders, id), &mut progress)?;
         }
     }
-    let cells = plan.cells.iter().map(|id| cell(plan, folders, id, &ended)).collect::<Result<_, _>>()?;
-    let run = Run { seconds: started.elapsed().as_secs_f64(), ..header };
+    let (ended, work) = ledger.finish()?;
+    let mut cells: Vec<Cell> =
+        plan.cells.iter().map(|id| cell(plan, folders, id, &ended)).collect::<Result<_, _>>()?;
+    pieces::decode(&mut cells, |cell| {
+        let model = model_of(plan, &cell.id.case).ok()?;
+        Tokenizer::from_gguf(&model.model.file).ok()
+    });
+    let run = Run { seconds: started.elapsed().as_secs_f64(), work, ..header };
     Ok(Report::new(run, environment(plan), &plan.cells, cells))
 }
 
@@ -292,6 +147,67 @@ impl Plan {
         let all: BTreeSet<CellId> =
             self.cells.iter().flat_map(|id| [self.reference_of(id), id.clone()]).collect();
         all.len() + self.oracle_cells().len()
+    }
+
+    /// What makes this run the one that was interrupted; `program` is the digest of this program.
+    #[must_use]
+    pub fn identity(&self, program: &str) -> Identity {
+        let libraries = self.builds.iter().flat_map(|build| {
+            let name = &build.info.name;
+            build.info.files.iter().map(move |file| (format!("{name}/{}", file.name), file.sha256.clone()))
+        });
+        let models = self.models.iter();
+        let wishes = &self.wishes;
+        let settings = [
+            ("threads", self.threads.to_string()),
+            ("oracle", format!("{:?}", self.oracle)),
+            ("prompt", format!("{:?}", wishes.prompt)),
+            ("generate", format!("{:?}", wishes.generate)),
+            ("steps", format!("{:?}", wishes.steps)),
+            ("draft", format!("{:?}", wishes.draft)),
+            ("sample", wishes.sample.to_string()),
+            ("environment", format!("{:?}", worker::switches())),
+        ];
+        Identity {
+            version: format!("{} {}", env!("CARGO_PKG_VERSION"), &program[..program.len().min(16)]),
+            cells: self.cells.clone(),
+            models: models.map(|m| (format!("{}/{}", m.name, m.weights), m.sha256.clone())).collect(),
+            libraries: libraries.collect(),
+            settings: settings.map(|(name, value)| (name.to_owned(), value)).into(),
+        }
+    }
+
+    /// What the capture of a reference depends on; `None` for a device under test, and where the inputs are not told
+    /// by their hashes.
+    fn reference_key(&self, build: &Build, id: &CellId) -> Option<Parts> {
+        if !self.is_free(id)
+            || self.cells.contains(id)
+            || self.planted_in(&id.case).reference != Plant::default()
+        {
+            return None;
+        }
+        let model = model_of(self, &id.case).ok()?;
+        let inputs = inputs(model, &id.case, &self.wishes).ok().filter(|inputs| inputs.draft.is_none())?;
+        let mut environment = worker::switches();
+        environment.extend(build.environment.clone());
+        let machine = (build.device(&id.device), &build.info.files, self.threads, environment);
+        Some(Parts::new(&("reference", &id.case, &model.sha256, inputs, machine)))
+    }
+
+    /// What the capture of an oracle depends on: its trajectory, and no build or machine.
+    fn oracle_key(&self, folders: &Folders, id: &CellId) -> Option<Parts> {
+        if self.planted_in(&id.case).oracle.is_some() {
+            return None;
+        }
+        let model = model_of(self, &id.case).ok()?;
+        let inputs = inputs(model, &id.case, &self.wishes).ok()?;
+        let trajectory = trajectory(&capture_path(folders, &self.oracle_root(id))).ok()?;
+        Some(Parts::new(&("oracle", &id.case, &model.sha256, inputs, trajectory)))
+    }
+
+    /// The cell whose trajectory the oracle's cell `id` follows.
+    fn oracle_root(&self, id: &CellId) -> CellId {
+        self.root_of(&CellId { device: DeviceSelector::cpu(), ..id.clone() })
     }
 
     /// The oracle's cells, one for each case and trajectory.
@@ -332,6 +248,25 @@ impl Plan {
         Ok(CellId { device, ..self.root_of(id) })
     }
 
+    /// What the metadata of the capture of `id` must say; `id` may be an oracle's cell.
+    ///
+    /// # Errors
+    /// A cell whose model or build is not in the plan.
+    pub fn expected<'a>(&self, id: &'a CellId) -> Result<Expected<'a>, RunError> {
+        let build = match self.build(&id.build) {
+            _ if id.device.base == ORACLE => worker::oracle_build(),
+            Some(build) => build.info.clone(),
+            None => return Err(RunError::Usage(format!("cell {id}: no build `{}`", id.build))),
+        };
+        Ok(Expected { cell: id, model: model_info(model_of(self, &id.case)?), build })
+    }
+
+    /// What is planted in the arms of a case.
+    #[must_use]
+    pub fn planted_in(&self, case: &Case) -> Planted {
+        self.planted.get(case).cloned().unwrap_or_default()
+    }
+
     fn build(&self, name: &str) -> Option<&Build> {
         self.builds.iter().find(|build| build.info.name == name)
     }
@@ -366,7 +301,7 @@ pub fn capture_path(folders: &Folders, id: &CellId) -> PathBuf {
 }
 
 /// One build of a run, while its workers run.
-struct Arm<'a, P> {
+struct Arm<'a, P: FnMut(Progress<'_>)> {
     plan: &'a Plan,
     build: &'a Build,
     workplace: &'a Workplace,
@@ -376,61 +311,94 @@ struct Arm<'a, P> {
 
 impl<P: FnMut(Progress<'_>)> Arm<'_, P> {
     /// Computes the captures of `cells` on `device`, each along the trajectory of its reference.
-    fn compute(
-        &mut self,
-        device: &DeviceSelector,
-        cells: &[CellId],
-    ) -> Result<BTreeMap<CellId, Ended>, RunError> {
+    fn compute(&mut self, device: &DeviceSelector, cells: &[CellId]) -> Result<(), RunError> {
         if cells.is_empty() {
-            return Ok(BTreeMap::new());
+            return Ok(());
         }
         let mut job_cells = Vec::new();
         for id in cells {
             let reference = self.plan.reference_of(id);
-            let planted = &self.plan.planted;
-            let (replay, planted, fault) = if reference == *id {
-                (None, &planted.reference, None)
-            } else {
-                (Some(reference), &planted.device, self.plan.fault)
+            let planted = self.plan.planted_in(&id.case);
+            let (replay, plant) = match reference == *id {
+                true => (None, planted.reference),
+                false => (Some(reference), planted.device),
             };
-            let cell = job_cell(self.plan, self.folders, id, replay.as_ref(), planted.as_ref())?;
-            job_cells.push(JobCell { fault, ..cell });
+            let cell = job_cell(self.plan, self.folders, id, replay.as_ref(), plant.model)?;
+            job_cells.push(JobCell { fault: plant.fault, ..cell });
         }
         // Cells of one model and one set of options follow each other, so that it is loaded once.
         job_cells.sort_by(|a, b| a.path.cmp(&b.path));
-        let job = RunJob {
-            folder: self.build.folder.clone(),
-            build: self.build.info.clone(),
-            device: device.clone(),
-            threads: self.plan.threads,
-            cells: job_cells,
-        };
-        Ok(worker::run(self.workplace, &job, &self.build.environment, &mut *self.progress)?)
+        let job = run_job(self.plan, self.build, device, job_cells);
+        worker::run(self.workplace, &job, &self.build.environment, &mut *self.progress)?;
+        Ok(())
+    }
+}
+
+/// Computes the device's arm of `id` with work pinned to the CPU and judges it as [`run`] does, against the captures of
+/// the other arms that an earlier run of the same plan left in `folders`.
+///
+/// # Errors
+/// When the worker cannot be started. What happens to the cell is in the result.
+pub fn run_pinned(
+    plan: &Plan,
+    workplace: &Workplace,
+    folders: &Folders,
+    id: &CellId,
+    pins: runtime::Pins,
+) -> Result<Cell, RunError> {
+    let no_build = || RunError::Usage(format!("cell {id}: build {} is not in the run", id.build));
+    let build = plan.build(&id.build).ok_or_else(no_build)?;
+    let reference = plan.reference_of(id);
+    let plant = plan.planted_in(&id.case).device;
+    let pinned = job_cell(plan, folders, id, Some(&reference), plant.model)?;
+    let pinned = JobCell { fault: plant.fault, pins: Some(pins), ..pinned };
+    let job = run_job(plan, build, &id.device, vec![pinned]);
+    let mut ended = worker::run(workplace, &job, &build.environment, |_| {})?;
+    let others = [Some(reference), plan.oracle_of(id).ok()].into_iter().flatten();
+    let there = others.filter(|other| capture_path(folders, other).is_file());
+    ended.extend(there.map(|other| (other, Ended::Captured)));
+    cell(plan, folders, id, &ended)
+}
+
+/// A job for a worker of `build`.
+fn run_job(plan: &Plan, build: &Build, device: &DeviceSelector, cells: Vec<JobCell>) -> RunJob {
+    RunJob {
+        folder: build.folder.clone(),
+        build: build.info.clone(),
+        device: device.clone(),
+        threads: plan.threads,
+        cells,
+    }
+}
+
+/// What captures say of a model.
+pub(crate) fn model_info(model: &ResolvedModel) -> ModelInfo {
+    ModelInfo {
+        name: model.name.clone(),
+        sha256: model.sha256.clone(),
+        architecture: model.model.hparams.architecture.name().to_owned(),
     }
 }
 
 /// What a worker is told of `id`, which follows the trajectory of `replay` and may read another file.
-fn job_cell(
+pub(crate) fn job_cell(
     plan: &Plan,
     folders: &Folders,
     id: &CellId,
     replay: Option<&CellId>,
-    planted: Option<&PathBuf>,
+    planted: Option<PathBuf>,
 ) -> Result<JobCell, RunError> {
     let model = model_of(plan, &id.case)?;
     Ok(JobCell {
         id: id.clone(),
-        path: planted.unwrap_or(&model.path).clone(),
-        model: ModelInfo {
-            name: model.name.clone(),
-            sha256: model.sha256.clone(),
-            architecture: model.model.hparams.architecture.name().to_owned(),
-        },
+        path: planted.unwrap_or_else(|| model.path.clone()),
+        model: model_info(model),
         inputs: inputs(model, &id.case, &plan.wishes)?,
         replay: replay.map(|id| capture_path(folders, id)),
         capture: capture_path(folders, id),
         lost: None,
         fault: None,
+        pins: None,
     })
 }
 
@@ -438,23 +406,21 @@ fn last_build(plan: &Plan) -> &str {
     plan.builds.last().map_or("", |build| &build.info.name)
 }
 
-/// Computes the oracle's captures of the trajectories that are there.
+/// Computes the oracle's captures of `ids`, whose trajectories are there.
 fn compute_oracle(
     plan: &Plan,
     workplace: &Workplace,
     folders: &Folders,
-    ended: &BTreeMap<CellId, Ended>,
+    ids: &[CellId],
     progress: impl FnMut(Progress<'_>),
-) -> Result<BTreeMap<CellId, Ended>, RunError> {
-    let mut cells = Vec::new();
-    for id in plan.oracle_cells() {
-        let root = plan.root_of(&CellId { device: DeviceSelector::cpu(), ..id.clone() });
-        if ended.get(&root) == Some(&Ended::Captured) {
-            cells.push(job_cell(plan, folders, &id, Some(&root), plan.planted.oracle.as_ref())?);
-        }
-    }
+) -> Result<(), RunError> {
+    let cell = |id: &CellId| {
+        job_cell(plan, folders, id, Some(&plan.oracle_root(id)), plan.planted_in(&id.case).oracle)
+    };
+    let mut cells: Vec<JobCell> = ids.iter().map(cell).collect::<Result<_, _>>()?;
     cells.sort_by(|a, b| a.path.cmp(&b.path));
-    Ok(worker::compute(workplace, &cells, progress)?)
+    worker::compute(workplace, &cells, progress)?;
+    Ok(())
 }
 
 /// Tokens times parameters of all passes that a case asks of the oracle.
@@ -470,10 +436,32 @@ fn oracle_cost(model: &ResolvedModel, case: &Case, inputs: &Inputs) -> u64 {
     parameters.saturating_mul(tokens as u64)
 }
 
-fn model_of<'a>(plan: &'a Plan, case: &Case) -> Result<&'a ResolvedModel, RunError> {
+/// The model of a case.
+pub(crate) fn model_of<'a>(plan: &'a Plan, case: &Case) -> Result<&'a ResolvedModel, RunError> {
     plan.models.iter().find(|model| model.name == case.model && model.weights == case.weights).ok_or_else(
         || RunError::Usage(format!("case {case}: no model {} of weight type {}", case.model, case.weights)),
     )
+}
+
+/// Judges a cell whose captures are all in `folders`, as [`run`] does at its end.
+///
+/// # Errors
+/// A cell that is not of the plan.
+pub fn judge_captured(plan: &Plan, folders: &Folders, id: &CellId) -> Result<Cell, RunError> {
+    let arms = [plan.reference_of(id), id.clone()].into_iter().chain(plan.oracle_of(id));
+    cell(plan, folders, id, &arms.map(|arm| (arm, Ended::Captured)).collect())
+}
+
+/// Checks that every capture is of the cell it is taken for. One that cannot be opened is left to the comparison.
+fn check_origins(plan: &Plan, folders: &Folders, arms: &[&CellId]) -> Result<Option<Verdict>, RunError> {
+    for id in arms {
+        let (path, expected) = (capture_path(folders, id), plan.expected(id)?);
+        let Ok(capture) = CaptureReader::open(&path) else { continue };
+        if let Err(error) = expected.check(&path, capture.meta()) {
+            return Ok(Some(Verdict::from(CompareError::from(error))));
+        }
+    }
+    Ok(None)
 }
 
 /// What becomes of a cell whose arms have ended.
@@ -493,134 +481,40 @@ fn cell(
     let oracle = plan.oracle_of(id);
     cell.without_oracle = oracle.as_ref().err().cloned();
     let oracle = oracle.ok();
-    match (ended.get(&reference_id), ended.get(id)) {
-        (Some(Ended::Captured), Some(Ended::Captured)) => {
-            let arms = Arms { folders, reference: &reference_id, device: id, limits: &limits };
-            let done = match oracle.as_ref().map(|oracle| (oracle, ended.get(oracle))) {
-                None if reference_id == *id => arms.alone(&mut cell),
-                None => arms.compare(&mut cell),
-                Some((oracle, Some(Ended::Captured))) => arms.attribute(&mut cell, oracle),
-                Some((_, Some(ended))) => Ok(verdict(ended, "the oracle: ")),
-                Some((_, None)) => Ok(verdict(&Ended::Captured, "the oracle: ")),
-            };
-            cell.set_verdict(done.unwrap_or_else(Verdict::from));
-        }
-        (Some(Ended::Captured), Some(ended)) => {
-            cell.set_verdict(verdict(ended, ""));
-            cell.findings.clear();
-            if let Ended::Crashed(death) = ended {
-                cell.death = Some(death.clone());
+    let oracle_ended = oracle.as_ref().map(|oracle| ended.get(oracle).unwrap_or(&Ended::Captured));
+    let lost = |ended: &Ended, who| comparison::without_capture(ended, who);
+    match (ended.get(&reference_id), ended.get(id), oracle_ended) {
+        (Some(Ended::Captured), Some(Ended::Captured), None | Some(Ended::Captured)) => {
+            let own = reference_id == *id;
+            let all: Vec<&CellId> = [&reference_id, id].into_iter().chain(&oracle).collect();
+            if let Some(verdict) = check_origins(plan, folders, &all)? {
+                cell.set_verdict(verdict);
+                cell.limits = Some(limits);
+                return Ok(cell);
             }
+            let files = Captures {
+                device: capture_path(folders, id),
+                reference: (!own).then(|| capture_path(folders, &reference_id)),
+                oracle: oracle.as_ref().map(|oracle| capture_path(folders, oracle)),
+            };
+            if let (true, Some(oracle)) = (own, oracle) {
+                cell.reference = Some(oracle.to_string());
+            }
+            comparison::settle(&mut cell, &files, &limits);
+            cell.captures = Some(files);
         }
-        (Some(ended), _) => cell.set_verdict(verdict(ended, "the reference: ")),
-        (None, _) => {}
+        (Some(Ended::Captured), Some(Ended::Captured), Some(ended)) => {
+            cell.set_verdict(lost(ended, "the oracle: "));
+        }
+        (Some(Ended::Captured), Some(ended), _) => {
+            cell.set_verdict(lost(ended, ""));
+            cell.set_own_end(ended);
+        }
+        (Some(ended), _, _) => cell.set_verdict(lost(ended, "the reference: ")),
+        (None, _, _) => {}
     }
     cell.limits = Some(limits);
     Ok(cell)
-}
-
-/// The captures of one cell, to be compared.
-struct Arms<'a> {
-    folders: &'a Folders,
-    reference: &'a CellId,
-    device: &'a CellId,
-    limits: &'a Limits,
-}
-
-impl Arms<'_> {
-    fn open(&self, id: &CellId) -> Result<CaptureReader, CompareError> {
-        Ok(CaptureReader::open(&capture_path(self.folders, id))?)
-    }
-
-    /// The device against the reference.
-    fn compare(&self, cell: &mut Cell) -> Result<Verdict, CompareError> {
-        let (mut reference, mut test) = (self.open(self.reference)?, self.open(self.device)?);
-        cell.set_capture(test.meta());
-        let metrics = compare(&mut reference, &mut test, self.limits)?;
-        let judged = self.checked(judge(&metrics, &test.meta().placement, self.limits, self.is_cpu()), &test);
-        let judged = with_checks(judged, "the reference: ", &reference.meta().checks, self.limits);
-        cell.metrics = Some(metrics);
-        Ok(self.reference_fault(&reference).unwrap_or(judged))
-    }
-
-    /// A device that is its own reference, without the oracle: only what it was found to do against itself counts.
-    fn alone(&self, cell: &mut Cell) -> Result<Verdict, CompareError> {
-        let test = self.open(self.device)?;
-        if !test.meta().checks.is_empty() {
-            return self.compare(cell);
-        }
-        cell.set_capture(test.meta());
-        let reason = "it is its own reference, and the oracle is not there to compare it with".to_owned();
-        Ok(Verdict::new(Status::Missing, reason))
-    }
-
-    /// The device against the reference, and both against the oracle; against the oracle alone where the device is
-    /// its own reference.
-    fn attribute(&self, cell: &mut Cell, oracle_id: &CellId) -> Result<Verdict, CompareError> {
-        let own = self.reference == self.device;
-        let judged = if own { None } else { Some(self.compare(cell)?) };
-        let mut oracle = self.open(oracle_id)?;
-        let mut test = self.open(self.device)?;
-        let against = |error: CompareError| error.of("the device against the oracle");
-        let device = compare(&mut oracle, &mut test, self.limits).map_err(against)?;
-        let on_oracle = judge(&device, &test.meta().placement, self.limits, self.is_cpu());
-        let on_oracle = self.checked(on_oracle, &test);
-        let mut reference = self.open(self.reference)?;
-        let against = |error: CompareError| error.of("the reference against the oracle");
-        let of_reference = match &judged {
-            None => None,
-            Some(_) => Some(compare(&mut oracle, &mut reference, self.limits).map_err(against)?),
-        };
-        let (attribution, verdict) = attribute(
-            of_reference.as_ref(),
-            &device,
-            self.limits,
-            judged.unwrap_or_else(|| on_oracle.clone()),
-            on_oracle,
-        );
-        cell.attribution = Some(attribution);
-        if own {
-            cell.set_capture(test.meta());
-            cell.reference = Some(oracle_id.to_string());
-            cell.metrics = Some(device);
-        }
-        Ok(self.reference_fault(&reference).unwrap_or(verdict))
-    }
-
-    fn is_cpu(&self) -> bool {
-        self.device.device.is_cpu()
-    }
-
-    fn checked(&self, judged: Verdict, test: &CaptureReader) -> Verdict {
-        with_checks(judged, "", &test.meta().checks, self.limits)
-    }
-
-    fn reference_fault(&self, reference: &CaptureReader) -> Option<Verdict> {
-        reference_fault(&reference.meta().placement)
-            .filter(|_| self.reference.device == DeviceSelector::cpu())
-    }
-}
-
-/// The verdict on an arm that has no capture.
-fn verdict(ended: &Ended, who: &str) -> Verdict {
-    let (status, reason) = match ended {
-        Ended::Captured => (Status::Missing, "its capture is gone".to_owned()),
-        Ended::Crashed(death) => (death.status(), death.to_string()),
-        Ended::TimedOut(limit) => (Status::Timeout, format!("no result within {} s", limit.as_secs())),
-        Ended::Failed(failure) => {
-            let status = match failure.kind {
-                FailureKind::Unsupported => Status::Unsupported,
-                FailureKind::OutOfMemory => Status::OutOfMemory,
-                FailureKind::Fault | FailureKind::Environment => Status::Crashed,
-                FailureKind::Input => Status::Missing,
-            };
-            (status, failure.message.clone())
-        }
-    };
-    let reason = format!("{who}{reason}");
-    // No declaration about a device forgives what became of another arm; the device's own end is one.
-    let findings = vec![Finding::unforgivable(reason.clone())];
-    Verdict { findings, ..Verdict::new(status, reason) }
 }
 
 /// The command that runs this cell alone.
@@ -643,13 +537,17 @@ fn rerun(plan: &Plan, id: &CellId) -> Result<String, RunError> {
     if let Some(n) = wishes.steps {
         flag("steps", n.to_string());
     }
+    if wishes.sample > 0 {
+        flag("sample", wishes.sample.to_string());
+    }
     if let Some(path) = &wishes.draft {
         flag("draft", path.display().to_string());
     }
     Ok(shlex::try_join(words.iter().map(String::as_str)).unwrap_or_else(|_| words.join(" ")))
 }
 
-fn environment(plan: &Plan) -> Environment {
+/// Where a run ran.
+pub(crate) fn environment(plan: &Plan) -> Environment {
     let mut devices: Vec<DeviceInfo> = Vec::new();
     for id in &plan.cells {
         let build = plan.builds.iter().find(|build| build.info.name == id.build);

@@ -1,131 +1,15 @@
-//! The oracle names the arm that is off: planted differences, which one arm alone reads, through the real pipeline.
+//! What a run tells of the oracle: which cells it attributes, and what it leaves out. That it names the arm that is
+//! off is shown by the planted faults.
 
 mod common;
 
 use common::{run, told};
-use ggml_parity::pipeline::{self, Build, Folders, OracleUse, Plan, PlantedFiles};
-use ggml_parity::plan::inputs::Wishes;
-use ggml_parity::plan::models::resolve;
-use ggml_parity::plan::{CellId, DeviceSelector, Mode, Options, matrix};
-use ggml_parity::report::{Arm, Cell, Report, Run, json};
-use ggml_parity::verdict::{Status, Tolerances};
-use ggml_parity::worker::Workplace;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use ggml_parity::report::{Arm, Report, json};
+use ggml_parity::verdict::Status;
 
 /// A second flavour of the CPU on this machine.
 const DEVICE: &str =
     if cfg!(all(target_os = "linux", target_arch = "x86_64")) { "CPU@x64" } else { "CPU+repack" };
-
-/// Copies a model file with one tensor changed: `change` gets its values, which are F32.
-fn planted(model: &Path, tensor: &str, to: &Path, change: impl Fn(usize, f32) -> f32) -> PathBuf {
-    let file = model_file::Model::open(model).unwrap().file;
-    let info = file.tensor(tensor).unwrap_or_else(|| panic!("no {tensor}")).clone();
-    assert_eq!(info.ty, model_file::TensorType::F32, "{tensor}");
-    let mut bytes = std::fs::read(model).unwrap();
-    let first = usize::try_from(info.offset).unwrap();
-    let values = &mut bytes[first..first + usize::try_from(info.bytes).unwrap()];
-    for (i, value) in values.as_chunks_mut::<4>().0.iter_mut().enumerate() {
-        *value = change(i, f32::from_le_bytes(*value)).to_le_bytes();
-    }
-    std::fs::write(to, bytes).unwrap();
-    to.to_owned()
-}
-
-/// Which arm reads the changed file.
-#[derive(Clone, Copy, PartialEq)]
-enum Where {
-    Nowhere,
-    Reference,
-    Device,
-    /// ggml's arms, which agree with each other: an error that both share.
-    Shared,
-}
-
-/// `mode` of `model` on a CPU device of the default build with a change that some arms read.
-fn cell(model: &str, mode: Mode, arms: Where, change: impl Fn(&Path, &Path) -> PathBuf) -> Cell {
-    let work = tempfile::tempdir().unwrap();
-    let workplace = Workplace {
-        binary: common::binary(),
-        folder: work.path().to_owned(),
-        time_limit: Duration::from_secs(240),
-        memory: None,
-    };
-    let build = Build::open(Some(&common::default_build()), &workplace).unwrap();
-    let device: DeviceSelector = DEVICE.parse().unwrap();
-    let model = resolve(model, work.path()).unwrap();
-    let file = Some(change(&model.path, &work.path().join("planted.gguf")));
-    let (right, wrong) = (None, file);
-    let planted = match arms {
-        Where::Nowhere => PlantedFiles::default(),
-        Where::Reference => PlantedFiles { reference: wrong, ..PlantedFiles::default() },
-        Where::Device => PlantedFiles { device: wrong, ..PlantedFiles::default() },
-        Where::Shared => PlantedFiles { reference: wrong.clone(), device: wrong, oracle: right },
-    };
-    let case = matrix::case(&model, mode, Options::default());
-    let plan = Plan {
-        cells: vec![CellId::new(case, &build.info.name, &device)],
-        builds: vec![build],
-        models: vec![model],
-        wishes: Wishes::default(),
-        threads: 1,
-        tolerances: Tolerances::embedded(),
-        fault: None,
-        oracle: OracleUse::Affordable,
-        planted,
-    };
-    let folders = Folders { captures: work.path().to_owned() };
-    let report = pipeline::run(&plan, &workplace, &folders, Run::default(), |_| {}).unwrap();
-    report.cells.into_iter().next().unwrap()
-}
-
-fn arm(cell: &Cell) -> Arm {
-    let found = cell.attribution.as_ref().unwrap_or_else(|| panic!("no attribution: {}", cell.reason));
-    found.verdict
-}
-
-/// One changed file on every arm: each time the oracle names it.
-fn blames_the_right_arm(model: &str, mode: Mode, change: impl Fn(&Path, &Path) -> PathBuf + Copy) {
-    let right = cell(model, mode, Where::Nowhere, change);
-    assert_eq!((arm(&right), right.status), (Arm::Agree, Status::Pass), "{}", right.reason);
-
-    let device = cell(model, mode, Where::Device, change);
-    assert_eq!((arm(&device), device.status), (Arm::Device, Status::Diverged), "{}", device.reason);
-    assert!(device.reason.starts_with("device off: "), "{}", device.reason);
-
-    // The device agrees with the oracle: it is not blamed, and the report says who is wrong.
-    let reference = cell(model, mode, Where::Reference, change);
-    assert_eq!((arm(&reference), reference.status), (Arm::Reference, Status::Pass), "{}", reference.reason);
-    assert!(reference.reason.starts_with("reference off: "), "{}", reference.reason);
-
-    // Two arms that agree on a wrong result pass each other; with the oracle the cell is red.
-    let shared = cell(model, mode, Where::Shared, change);
-    assert_eq!((arm(&shared), shared.status), (Arm::Both, Status::Diverged), "{}", shared.reason);
-    assert!(shared.metrics.unwrap().logits.overall <= 1e-9, "the arms agree with each other");
-}
-
-#[test]
-fn a_bias_that_is_zero_in_a_prefill() {
-    blames_the_right_arm("gen-qwen2", Mode::Prefill, |model, to| {
-        planted(model, "blk.1.attn_k.bias", to, |_, _| 0.0)
-    });
-}
-
-#[test]
-fn one_head_of_keys_scaled_in_decoding() {
-    blames_the_right_arm("gen-llama", Mode::Decode, |model, to| {
-        let h = model_file::Model::open(model).unwrap().hparams;
-        let head = h.n_embd * h.head_dim;
-        planted(model, "blk.1.attn_k.weight", to, move |i, v| if i < head { v * 1.01 } else { v })
-    });
-}
-
-#[test]
-fn a_norm_that_is_off_in_sparse_steps() {
-    blames_the_right_arm("gen-dream", Mode::Sparse, |model, to| {
-        planted(model, "blk.0.ffn_norm.weight", to, |i, v| if i == 3 { v * 1.1 } else { v })
-    });
-}
 
 /// The report of a run of the binary.
 fn report(arguments: &[&str], code: i32) -> (Report, String) {

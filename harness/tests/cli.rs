@@ -44,7 +44,7 @@ fn a_run_writes_figures_for_every_cell() {
         assert!(placed > 0 && placed == all, "{}: {placed} of {all}", cell.id);
         assert!(cell.rerun.contains(&cell.id.to_string()), "{}", cell.rerun);
     }
-    for file in ["report.json", "cells.csv", "summary.md"] {
+    for file in ["report.json", "cells.csv", "tensors.csv", "junit.xml", "summary.md", "index.html"] {
         assert!(folder.join(file).metadata().is_ok_and(|m| m.len() > 0), "{file}");
     }
     let rows = std::fs::read_to_string(folder.join("cells.csv")).unwrap().lines().count();
@@ -233,8 +233,7 @@ fn workers_of(parent: u32) -> Vec<u32> {
 fn run_with_a_worker_hit_by(signal: &str) -> (Option<i32>, Report) {
     let out = tempfile::tempdir().unwrap();
     let folder = out.path().join("report");
-    let mut run = Command::new(common::binary())
-        .args(["run", "--model", "dream-arith", "--mode", "full", "--mode", "generate"])
+    let mut run = common::command(&["run", "--model", "dream-arith", "--mode", "full", "--mode", "generate"])
         .args(["--model", "gen-dream", "--device", "CPU@x64", "--out"])
         .arg(&folder)
         .stdout(Stdio::null())

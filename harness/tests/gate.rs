@@ -26,7 +26,10 @@ fn device() -> &'static str {
 
 /// Runs a gate file; exit code, what was printed, and the report.
 fn run_gate(path: &Path, more: &[&str]) -> (i32, String, Report) {
-    let out = path.with_file_name("report");
+    run_gate_to(&path.with_file_name("report"), path, more)
+}
+
+fn run_gate_to(out: &Path, path: &Path, more: &[&str]) -> (i32, String, Report) {
     let arguments = ["run", "--gate", path.to_str().unwrap(), "--out", out.to_str().unwrap()];
     let (code, text) = told(&run(&[&arguments, more].concat()));
     let report = std::fs::read_to_string(out.join("report.json")).unwrap_or_else(|_| panic!("{text}"));
@@ -93,6 +96,82 @@ fn a_required_device_that_is_not_there_is_missing() {
     let optional = row.replace("required = [\"CUDA9\"]", "");
     let (code, text, report) = run_gate(&gate(folder.path(), &optional, ""), &["--no-oracle"]);
     assert_eq!((code, report.cells.len()), (0, 1), "{text}");
+}
+
+/// Each cell on an absent device is missing in one shard, and in the whole.
+#[test]
+fn a_required_device_that_is_not_there_is_missing_once_in_shards() {
+    let folder = tempfile::tempdir().unwrap();
+    let row = format!(
+        "model = \"gen-qwen2\"\nmode = \"prefill\"\noptions = {{ n = [7, 9] }}\ndevice = [\"{0}\", \"CUDA9\"]\n\
+         required = [\"CUDA9\"]",
+        device()
+    );
+    let path = gate(folder.path(), &row, "");
+    let mut folders = Vec::new();
+    for shard in ["1/2", "2/2"] {
+        let (code, text) = told(&run(&["run", "--list", "--gate", path.to_str().unwrap(), "--shard", shard]));
+        assert_eq!((code, text.lines().count()), (3, 2), "{text}");
+        assert!(text.lines().nth(1).unwrap().starts_with("missing: gen-qwen2/f32/prefill?n="), "{text}");
+        let out = folder.path().join(shard.replace('/', "-of-"));
+        let (code, text, report) = run_gate_to(&out, &path, &["--no-oracle", "--shard", shard]);
+        assert_eq!((code, report.cells.len()), (3, 2), "{text}");
+        folders.push(out);
+    }
+    let all = folder.path().join("all");
+    let [one, two] = [&folders[0], &folders[1]].map(|folder| folder.to_str().unwrap());
+    let (code, text) = told(&run(&["merge", one, two, "--out", all.to_str().unwrap()]));
+    assert_eq!(code, 3, "{text}");
+    let merged = json::parse(&std::fs::read_to_string(all.join("report.json")).unwrap()).unwrap();
+    let mut statuses: Vec<Status> = merged.cells.iter().map(|cell| cell.status).collect();
+    statuses.sort_by_key(|status| status.name());
+    assert_eq!(statuses, [Status::Missing, Status::Missing, Status::Pass, Status::Pass], "{text}");
+    assert_eq!(text.matches("is required by the gate").count(), 2, "{text}");
+    assert_eq!(merged.gate.unwrap().file, path.display().to_string());
+}
+
+/// A kept run under other declarations and other limits: nothing is run, and what the first gate said is gone.
+#[test]
+fn a_report_is_held_against_another_gate() {
+    let folder = tempfile::tempdir().unwrap();
+    let row = format!("model = \"gen-qwen2\"\nmode = \"prefill\"\ndevice = \"{}\"", device());
+    let declared = format!(
+        "[[expect]]\nreason = \"measured\"\n[expect.cells]\ndevice = \"{}\"\n[expect.outcome]\n",
+        device()
+    );
+    let bound = format!("{TIGHT}{declared}logits_nmse = 1e-2\n");
+    let path = gate(folder.path(), &row, &bound);
+    let out = folder.path().join("kept");
+    let (code, text, report) = run_gate_to(&out, &path, &["--no-oracle", "--keep-captures"]);
+    assert_eq!((code, report.cells[0].status), (0, Status::Expected), "{text}");
+    assert_eq!(report.cells[0].found.as_ref().map(|found| found.status), Some(Status::Diverged));
+
+    let shipped = folder.path().join("shipped.toml");
+    std::fs::write(&shipped, include_str!("../src/verdict/tolerances.toml")).unwrap();
+    let (shipped, out) = (shipped.to_str().unwrap(), out.to_str().unwrap());
+    let other = folder.path().join("other.toml");
+    std::fs::write(
+        &other,
+        std::fs::read_to_string(&path).unwrap().replace("logits_nmse = 1e-2", "logits_nmse = 1e-29"),
+    )
+    .unwrap();
+    for (arguments, wanted) in [
+        (&["--gate", other.to_str().unwrap()][..], (1, Status::Diverged)),
+        (&["--gate", path.to_str().unwrap()], (0, Status::Expected)),
+        (&["--gate", path.to_str().unwrap(), "--tolerances", shipped], (1, Status::UnexpectedPass)),
+        // The built-in gate knows nothing of it.
+        (&["--tolerances", shipped], (0, Status::Pass)),
+        (&[], (0, Status::Expected)),
+    ] {
+        let to = folder.path().join("again");
+        let (code, text) = told(&run(&[&["report", out, "--out", to.to_str().unwrap()], arguments].concat()));
+        let text_of_report = std::fs::read_to_string(to.join("report.json")).unwrap();
+        let again = json::parse(&text_of_report).unwrap();
+        assert_eq!((code, again.cells[0].status), wanted, "{arguments:?}: {text}");
+    }
+    // A file of limits comes before those of the gate.
+    let (code, text, report) = run_gate(&path, &["--no-oracle", "--tolerances", shipped]);
+    assert_eq!((code, report.cells[0].status), (1, Status::UnexpectedPass), "{text}");
 }
 
 #[test]

@@ -45,6 +45,12 @@ pub enum CaptureError {
 }
 
 impl CaptureError {
+    /// Whether the disk is full.
+    #[must_use]
+    pub fn is_storage_full(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if crate::atomic::is_storage_full(source))
+    }
+
     pub(super) fn io(path: &Path, source: io::Error) -> Self {
         Self::Io { path: path.to_owned(), source }
     }
@@ -57,7 +63,7 @@ impl CaptureError {
         Self::Missing { path: path.to_owned(), field: field.to_string() }
     }
 
-    pub(super) fn field(
+    pub(crate) fn field(
         path: &Path,
         field: impl ToString,
         value: impl ToString,

@@ -1,16 +1,18 @@
-//! The header of a safetensors file, read without its data.
+//! The header of a safetensors file, read without its data, and tensors of other containers in the same form.
 
 use super::{CaptureError, element};
 use safetensors::tensor::{Metadata, TensorInfo};
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-/// An open safetensors file: its header and where its data begin.
+/// An open file of tensors: its header and where its data begin.
 pub(super) struct TensorFile {
     pub(super) path: PathBuf,
     file: File,
-    metadata: Metadata,
+    tensors: HashMap<String, TensorInfo>,
+    metadata: HashMap<String, String>,
     data_start: u64,
     scratch: Vec<u8>,
 }
@@ -43,22 +45,35 @@ impl TensorFile {
                 format!("{data_length} bytes of tensors from byte {data_start}, but {length} in all");
             return Err(CaptureError::header(path, reason));
         }
-        Ok(Self { path: path.to_owned(), file, metadata, data_start, scratch: Vec::new() })
+        let tensors = metadata.tensors().into_iter().map(|(name, info)| (name, info.clone())).collect();
+        let metadata = metadata.metadata().clone().unwrap_or_default();
+        Ok(Self { path: path.to_owned(), file, tensors, metadata, data_start, scratch: Vec::new() })
+    }
+
+    /// A file of another container, whose tensors lie at these offsets from the start of the file. That they lie
+    /// inside it is for the caller to have checked.
+    pub(super) fn of_tensors(
+        path: &Path,
+        tensors: HashMap<String, TensorInfo>,
+    ) -> Result<Self, CaptureError> {
+        let file = File::open(path).map_err(|source| CaptureError::io(path, source))?;
+        let metadata = HashMap::new();
+        Ok(Self { path: path.to_owned(), file, tensors, metadata, data_start: 0, scratch: Vec::new() })
     }
 
     /// The value of a key of `__metadata__`.
     pub(super) fn metadata(&self, key: &str) -> Option<&str> {
-        self.metadata.metadata().as_ref()?.get(key).map(String::as_str)
+        self.metadata.get(key).map(String::as_str)
     }
 
     /// The names of all tensors.
     pub(super) fn names(&self) -> Vec<String> {
-        self.metadata.offset_keys()
+        self.tensors.keys().cloned().collect()
     }
 
     /// Type, shape and place of a tensor.
     pub(super) fn info(&self, name: &str) -> Result<&TensorInfo, CaptureError> {
-        self.metadata.info(name).ok_or_else(|| CaptureError::missing(&self.path, name))
+        self.tensors.get(name).ok_or_else(|| CaptureError::missing(&self.path, name))
     }
 
     /// The shape of a float tensor of rank `R`.

@@ -2,6 +2,7 @@
 
 use super::{BufferUse, Placement, Traffic};
 use crate::named::named_enum;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -30,7 +31,7 @@ pub struct CaptureMeta {
     /// The environment switches that were set: `GGML_*`, `VK_*`, `CUDA_*`.
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
-    /// Where the scheduler placed the work.
+    /// Where the scheduler placed the work; that of a draft model is added, here and in what follows.
     pub placement: Placement,
     /// Bytes moved between host and device, where the worker counted them.
     #[serde(default)]
@@ -75,12 +76,12 @@ named_enum! {
 
 /// Something that a device was found to do against itself: going on from a restored cache, say, against going on
 /// without a pause.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Check {
     /// What was compared.
     pub name: String,
     /// The figure.
-    #[serde(with = "crate::figure")]
+    #[serde(with = "crate::figure::Figure")]
     pub value: f64,
     /// What it is held to.
     pub bound: CheckBound,
@@ -101,7 +102,7 @@ pub struct ModelInfo {
 }
 
 /// The ggml build of a capture.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BuildInfo {
     /// The name of the build, as in cell ids.
     pub name: String,
@@ -115,7 +116,7 @@ pub struct BuildInfo {
 }
 
 /// One library of a build.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BuildFile {
     /// Its file name.
     pub name: String,
@@ -145,7 +146,7 @@ impl DeviceKind {
 }
 
 /// The device of a capture.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DeviceInfo {
     /// The selector that chose it, without build.
     pub selector: String,

@@ -2,7 +2,8 @@
 
 use super::header::TensorFile;
 use super::meta::SCHEMA;
-use super::{Cache, CaptureError, CaptureMeta, KvSet, LayerProfile, Unmask};
+use super::{Cache, CaptureError, CaptureMeta, KvSet, LayerProfile, StepRows, Unmask, results};
+use crate::plan::Case;
 use std::path::Path;
 
 /// An open capture. Shapes, types and row counts were checked when it was opened; tensors stay on disk.
@@ -16,7 +17,8 @@ pub struct CaptureReader {
     positions: Vec<i32>,
     step: Vec<i32>,
     /// By [`KvSet`].
-    kv_shapes: [Vec<[[usize; 3]; 2]>; 2],
+    kv_shapes: [Vec<[[usize; 3]; 2]>; 3],
+    step_rows: Option<StepRows>,
     profile: Option<LayerProfile>,
     greedy: Option<Vec<i32>>,
     greedy_margin: Option<Vec<f64>>,
@@ -35,18 +37,30 @@ impl CaptureReader {
     }
 
     /// Opens a capture of another runtime: metadata may be missing, and so may `positions` and `step`, which
-    /// then are 0, 1, 2, … and 0. Its model hash is unknown, so a comparison cannot check it.
+    /// then are 0, 1, 2, … and 0. Its model hash is unknown, so a comparison cannot check it. Such a file may say
+    /// of which case it is by a key `case` of its `__metadata__`. Files of llama.cpp's `llama-results` are
+    /// captures of this kind too.
     ///
     /// # Errors
     /// As [`Self::open`], apart from what may be missing.
     pub fn open_foreign(path: &Path) -> Result<Self, CaptureError> {
+        if results::is_gguf(path)? {
+            let (file, rows, meta) = results::open(path)?;
+            let mut reader = Self::check(file, meta, true)?;
+            (reader.positions, reader.step) = rows;
+            return Ok(reader);
+        }
         let file = TensorFile::open(path)?;
         if file.metadata(META_KEY).is_some() {
             let meta = read_meta(&file)?;
             return Self::check(file, meta, false);
         }
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
-        Self::check(file, CaptureMeta::foreign(&name), true)
+        let case = file.metadata(CASE_KEY).unwrap_or_default().to_owned();
+        if !case.is_empty() && case.parse::<Case>().is_err() {
+            return Err(file.wrong("__metadata__.case", case, "a case id, as gen-qwen2/f32/prefill"));
+        }
+        Self::check(file, CaptureMeta { case, ..CaptureMeta::foreign(&name) }, true)
     }
 
     fn check(mut file: TensorFile, meta: CaptureMeta, foreign: bool) -> Result<Self, CaptureError> {
@@ -71,8 +85,9 @@ impl CaptureReader {
         };
         let positions = row_list("positions", &|row| i32::try_from(row).unwrap_or(i32::MAX))?;
         let step = row_list("step", &|_| 0)?;
-        let [stored, before] = KvSet::ALL.map(|set| kv_shapes(&file, &names, set));
-        let kv_shapes = [stored?, before?];
+        let [stored, before, steps] = KvSet::ALL.map(|set| kv_shapes(&file, &names, set));
+        let kv_shapes = [stored?, before?, steps?];
+        let step_rows = step_rows(&mut file, &names, &kv_shapes)?;
         let profile = if has("profile.impact") {
             let [layers] = file.float_shape("profile.impact")?;
             let mut impact = Vec::new();
@@ -116,6 +131,7 @@ impl CaptureReader {
             positions,
             step,
             kv_shapes,
+            step_rows,
             profile,
             greedy,
             greedy_margin,
@@ -126,6 +142,17 @@ impl CaptureReader {
     /// The file.
     pub fn path(&self) -> &Path {
         &self.file.path
+    }
+
+    /// Name, type and shape of every tensor, a line each, in the order of the names.
+    pub fn outline(&self) -> String {
+        let mut names = self.file.names();
+        names.sort();
+        let line = |name: &String| {
+            let info = self.file.info(name).ok()?;
+            Some(format!("{name} {:?} {:?}\n", info.dtype, info.shape))
+        };
+        names.iter().filter_map(line).collect()
     }
 
     /// Its metadata.
@@ -172,6 +199,11 @@ impl CaptureReader {
     /// When `layer` is not below [`Self::layers_of`].
     pub fn kv_shape_of(&self, set: KvSet, cache: Cache, layer: usize) -> [usize; 3] {
         self.kv_shapes[set as usize][layer][cache as usize]
+    }
+
+    /// Which pass computed which rows of the caches.
+    pub fn step_rows(&self) -> Option<&StepRows> {
+        self.step_rows.as_ref()
     }
 
     /// What a profile of the layers said.
@@ -260,9 +292,11 @@ impl CaptureReader {
 }
 
 /// The key of `__metadata__` that holds [`CaptureMeta`].
-pub(super) const META_KEY: &str = "ggml-parity";
+pub(crate) const META_KEY: &str = "ggml-parity";
 /// The key of `__metadata__` that holds the schema alone, for readers that parse no JSON.
 pub(super) const SCHEMA_KEY: &str = "schema";
+/// The key of `__metadata__` by which a file without [`CaptureMeta`] may say of which case it is.
+const CASE_KEY: &str = "case";
 
 fn read_meta(file: &TensorFile) -> Result<CaptureMeta, CaptureError> {
     let missing = |key| CaptureError::missing(&file.path, format!("__metadata__.{key}"));
@@ -302,6 +336,46 @@ fn kv_shapes(file: &TensorFile, names: &[String], set: KvSet) -> Result<Vec<[[us
         shapes.push([k, v]);
     }
     Ok(shapes)
+}
+
+/// The index of rows by pass, and whether it fits the tensors that it is of.
+fn step_rows(
+    file: &mut TensorFile,
+    names: &[String],
+    shapes: &[Vec<[[usize; 3]; 2]>; 3],
+) -> Result<Option<StepRows>, CaptureError> {
+    let has = |name: &str| names.iter().any(|n| n == name);
+    let by_step = &shapes[KvSet::Steps as usize];
+    if !has("kv_step") && !has("kv_position") && by_step.is_empty() {
+        return Ok(None);
+    }
+    let rows = StepRows { step: file.integers("kv_step")?, position: file.integers("kv_position")? };
+    check_length(file, "kv_position", rows.position.len(), rows.step.len())?;
+    if let Some(pair) = rows.step.windows(2).find(|pair| pair[0] > pair[1]) {
+        return Err(file.wrong(
+            "kv_step",
+            format!("{} after {}", pair[1], pair[0]),
+            "steps that do not fall",
+        ));
+    }
+    if let Some(below) = rows.position.iter().find(|&&position| position < 0) {
+        return Err(file.wrong("kv_position", below, "positions from 0 on"));
+    }
+    for (layer, [k, _]) in by_step.iter().enumerate() {
+        check_length(file, &KvSet::Steps.tensor(Cache::K, layer), k[0], rows.step.len())?;
+    }
+    if by_step.is_empty() {
+        let held = shapes[KvSet::Stored as usize].iter().map(|[k, _]| k[0]).min().unwrap_or(0);
+        let mut seen = vec![false; held];
+        for &position in &rows.position {
+            match seen.get_mut(position as usize) {
+                Some(seen) if !*seen => *seen = true,
+                Some(_) => return Err(file.wrong("kv_position", position, "each position once")),
+                None => return Err(file.wrong("kv_position", position, format!("positions below {held}"))),
+            }
+        }
+    }
+    Ok(Some(rows))
 }
 
 fn check_length(file: &TensorFile, name: &str, found: usize, wanted: usize) -> Result<(), CaptureError> {

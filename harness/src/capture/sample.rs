@@ -1,6 +1,6 @@
 //! A small capture for tests, made from a seed, in which faults can be planted.
 
-use super::{CaptureMeta, CaptureReader, CaptureWriter, Unmask};
+use super::{CaptureMeta, CaptureReader, CaptureWriter, StepRows, Unmask};
 use std::path::Path;
 
 /// Tensors of a capture before they are written. Its caches have [`Sample::KV`] = `[positions, heads, width]`.
@@ -17,6 +17,8 @@ pub(crate) struct Sample {
     pub(crate) greedy: Option<Vec<i32>>,
     pub(crate) greedy_margin: Option<Vec<f32>>,
     pub(crate) unmask: Option<Unmask>,
+    /// Which step computed which rows of `layers`.
+    pub(crate) step_rows: Option<StepRows>,
 }
 
 impl Sample {
@@ -40,6 +42,7 @@ impl Sample {
             greedy: None,
             greedy_margin: None,
             unmask: None,
+            step_rows: None,
         }
     }
 
@@ -71,6 +74,9 @@ impl Sample {
         }
         if let Some(unmask) = &self.unmask {
             writer.unmask(unmask);
+        }
+        if let Some(rows) = &self.step_rows {
+            writer.step_rows(rows);
         }
         writer.write(path, &self.meta).unwrap();
     }

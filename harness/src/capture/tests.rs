@@ -232,7 +232,7 @@ fn caches_before_storing_and_profiles_read_back_as_written() {
     writer.profile(&LayerProfile { impact: vec![0.5, 2.0], skipped: vec![1] });
     writer.write(&path, &Sample::new(1, 1).meta).unwrap();
     let mut reader = CaptureReader::open(&path).unwrap();
-    assert_eq!(KvSet::ALL.map(|set| reader.layers_of(set)), [1, 1]);
+    assert_eq!(KvSet::ALL.map(|set| reader.layers_of(set)), [1, 1, 0]);
     assert_eq!(reader.kv_shape_of(KvSet::BeforeStoring, Cache::V, 0), [1, 1, 2]);
     let mut out = Vec::new();
     reader.kv_of(KvSet::BeforeStoring, Cache::V, 0, 0, 1, &mut out).unwrap();
@@ -250,4 +250,45 @@ fn a_gap_between_layers_before_storing_is_a_missing_tensor() {
         Some(metadata()),
     );
     assert!(message.contains("k_raw.0"), "{message}");
+}
+
+#[test]
+fn rows_by_step_read_back_as_written() {
+    let (_dir, path) = place();
+    let mut writer = CaptureWriter::new(2);
+    writer.row(0, 0, &[1.0, 2.0]);
+    writer.tokens(&[3]);
+    writer.layer(&[1.0, 2.0], [1, 1, 2], &[3.0, 4.0], [1, 1, 2]);
+    // Both steps computed the one position.
+    let rows = StepRows { step: vec![0, 1], position: vec![0, 0] };
+    writer.step_rows(&rows);
+    writer.layer_by_step(0, &[5.0, 6.0, 1.0, 2.0], &[7.0, 8.0, 3.0, 4.0], [2, 1, 2]);
+    writer.write(&path, &Sample::new(1, 1).meta).unwrap();
+    let mut reader = CaptureReader::open(&path).unwrap();
+    assert_eq!(reader.step_rows(), Some(&rows));
+    assert_eq!(KvSet::ALL.map(|set| reader.layers_of(set)), [1, 0, 1]);
+    let mut out = Vec::new();
+    reader.kv_of(KvSet::Steps, Cache::V, 0, 0, 1, &mut out).unwrap();
+    assert_eq!(out, [7.0, 8.0]);
+}
+
+#[test]
+fn an_index_of_rows_by_step_that_does_not_fit_is_refused() {
+    let with = |step: &[i32], position: &[i32], rows: Option<usize>| {
+        let mut tensors = least();
+        tensors.extend([floats("k.0", &[2, 1, 4]), floats("v.0", &[2, 1, 4])]);
+        tensors.extend([ints("kv_step", step), ints("kv_position", position)]);
+        if let Some(rows) = rows {
+            tensors.extend([floats("step_k.0", &[rows, 1, 4]), floats("step_v.0", &[rows, 1, 4])]);
+        }
+        refused(&tensors, Some(metadata()))
+    };
+    assert!(with(&[0, 1], &[0], None).contains("`kv_position` is 1 long, expected 2 entries"));
+    assert!(with(&[1, 0], &[0, 1], None).contains("`kv_step` is 0 after 1"));
+    assert!(with(&[0, 0], &[0, -1], None).contains("`kv_position` is -1"));
+    assert!(with(&[0, 0], &[0, 2], None).contains("`kv_position` is 2, expected positions below 2"));
+    assert!(with(&[0, 1], &[1, 1], None).contains("`kv_position` is 1, expected each position once"));
+    assert!(with(&[0, 1], &[1, 1], Some(3)).contains("`step_k.0` is 3 long, expected 2 entries"));
+    let tensors = [least(), vec![ints("kv_step", &[0])]].concat();
+    assert!(refused(&tensors, Some(metadata())).ends_with("`kv_position` is missing"));
 }

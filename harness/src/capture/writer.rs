@@ -2,9 +2,9 @@
 
 use super::meta::SCHEMA;
 use super::reader::{META_KEY, SCHEMA_KEY};
-use super::{Cache, CaptureError, CaptureMeta, Float, KvSet, LayerProfile, Unmask};
+use super::{Cache, CaptureError, CaptureMeta, Float, KvSet, LayerProfile, StepRows, Unmask};
 use crate::atomic;
-use safetensors::{Dtype, View};
+use safetensors::{Dtype, SafeTensorError, View};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::Path;
@@ -72,6 +72,21 @@ impl CaptureWriter {
         }
     }
 
+    /// Says which pass computed which rows of the caches.
+    pub fn step_rows(&mut self, rows: &StepRows) {
+        for (name, list) in [("kv_step", &rows.step), ("kv_position", &rows.position)] {
+            self.extra.push((name.to_owned(), Tensor::integers(list)));
+        }
+    }
+
+    /// Adds what the caches of layer `layer` held at each entry of [`Self::step_rows`] right after its pass, both of
+    /// `shape` `[entries, kv_heads, head_dim]`.
+    pub fn layer_by_step<T: Float>(&mut self, layer: usize, k: &[T], v: &[T], shape: [usize; 3]) {
+        for (cache, values) in [(Cache::K, k), (Cache::V, v)] {
+            self.extra.push((KvSet::Steps.tensor(cache, layer), Tensor::floats(values, &shape)));
+        }
+    }
+
     /// Sets what a profile of the layers said.
     pub fn profile(&mut self, profile: &LayerProfile) {
         let impact: Vec<f32> = profile.impact.iter().map(|&v| v as f32).collect();
@@ -118,7 +133,11 @@ impl CaptureWriter {
         tensors.push(("step".to_owned(), Tensor::integers(&self.step)));
         tensors.push(("tokens".to_owned(), Tensor::integers(&self.tokens)));
         atomic::write_with(path, |partial| {
-            safetensors::serialize_to_file(tensors, Some(metadata), partial).map_err(std::io::Error::other)
+            safetensors::serialize_to_file(tensors, Some(metadata), partial).map_err(|error| match error {
+                // A full disk must still look like one.
+                SafeTensorError::IoError(error) => error,
+                other => std::io::Error::other(other),
+            })
         })
         .map_err(|source| CaptureError::io(path, source))
     }

@@ -23,7 +23,7 @@ pub(super) enum Command {
     #[command(after_help = EXAMPLES)]
     Check {
         /// The file [default: ci/gate.toml as built in]
-        #[arg(value_name = "FILE", env = "GGML_PARITY_GATE")]
+        #[arg(value_name = "FILE", env = super::selection::GATE_ENV)]
         file: Option<PathBuf>,
         /// Print the cells that it makes with this build on this machine
         #[arg(long)]

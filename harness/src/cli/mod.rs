@@ -1,14 +1,31 @@
 //! The command line: one file a subcommand.
 
+mod announce;
+mod cache;
+mod calibrate;
+mod capture;
+mod cells;
+mod compare;
 mod devices;
 mod gate;
 mod ggml;
+mod golden;
+mod home;
 mod manners;
+mod means;
+mod merge;
 mod model;
+mod report;
 mod run;
+mod selection;
+mod selftest;
 mod show_steps;
+mod teller;
+mod trace;
+mod trace_pin;
 
-use crate::verdict::ExitCode;
+use crate::pipeline::RunError;
+use crate::verdict::{ExitCode, Tolerances};
 use crate::worker::{MemoryLimit, Workplace};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::path::Path;
@@ -34,6 +51,23 @@ struct Cli {
 enum Command {
     /// Run models on devices, compare them with the CPU, write a report
     Run(Box<run::Args>),
+    /// Plant faults into captures and see whether the gate catches them
+    Selftest(selftest::Args),
+    /// Compute captures of cells, to be compared elsewhere
+    Capture(capture::Args),
+    /// Compare captures that were made apart
+    Compare(compare::Args),
+    /// Put the reports of several machines or shards together
+    Merge(merge::Args),
+    /// Write a report again, or judge its cells again under other limits, without running anything
+    Report(report::Args),
+    /// Hold devices to kept results of the oracle, and make these
+    #[command(subcommand)]
+    Golden(golden::Command),
+    /// Measure the noise floor of devices, and propose limits
+    Calibrate(Box<calibrate::Args>),
+    /// Find the node at which a device parts from the CPU
+    Trace(Box<trace::Args>),
     /// List the devices a ggml build offers on this machine
     Devices(devices::Args),
     /// Make and look at model files
@@ -49,6 +83,12 @@ enum Command {
     Completions(manners::Completions),
     /// Write manual pages
     Man(manners::Man),
+    /// Look at the store of captures and make it smaller
+    #[command(subcommand)]
+    Cache(cache::Command),
+    /// Find which part of a cell's work has to move to the CPU for parity to return
+    #[command(hide = true)]
+    Pin(Box<trace_pin::Args>),
     /// Run cells for a parent process
     #[command(hide = true)]
     Worker {
@@ -70,8 +110,8 @@ impl Failed {
     }
 }
 
-impl From<crate::pipeline::RunError> for Failed {
-    fn from(error: crate::pipeline::RunError) -> Self {
+impl From<RunError> for Failed {
+    fn from(error: RunError) -> Self {
         Self::new(error.exit_code(), error)
     }
 }
@@ -80,6 +120,30 @@ impl From<crate::builds::BuildError> for Failed {
     fn from(error: crate::builds::BuildError) -> Self {
         Self::new(ExitCode::Environment, error)
     }
+}
+
+/// The arguments of a `run` that was started before.
+fn run_arguments(words: &[String]) -> Result<run::Args, Failed> {
+    let words = std::iter::once("ggml-parity").chain(words.iter().map(String::as_str));
+    match Cli::try_parse_from(words) {
+        Ok(Cli { command: Command::Run(args) }) => Ok(*args),
+        Ok(_) => Err(Failed::new(ExitCode::Usage, "the journal is not of a run")),
+        Err(error) => Err(Failed::new(ExitCode::Usage, format!("the arguments in the journal: {error}"))),
+    }
+}
+
+/// The limits of a file, or those that ship.
+fn tolerances(file: Option<&Path>) -> Result<Tolerances, RunError> {
+    let Some(path) = file else { return Ok(Tolerances::embedded()) };
+    let text =
+        std::fs::read_to_string(path).map_err(|source| RunError::Io { path: path.to_owned(), source })?;
+    text.parse().map_err(|error| RunError::Usage(format!("{}: {error}", path.display())))
+}
+
+/// The command line as it was given, quoted for a shell.
+fn command_line() -> String {
+    let words: Vec<String> = std::env::args().collect();
+    shlex::try_join(words.iter().map(String::as_str)).unwrap_or_else(|_| words.join(" "))
 }
 
 /// Workers are this binary; their standard error goes to `folder`.
@@ -104,6 +168,16 @@ fn command() -> clap::Command {
     with_codes(Cli::command())
 }
 
+/// An argument that was given beside `--resume`. What the environment says is none, which clap's `exclusive` takes for one.
+fn beside_resume(matches: &clap::ArgMatches) -> Option<String> {
+    let (_, run) = matches.subcommand()?;
+    let given =
+        |id: &&clap::Id| run.value_source(id.as_str()) == Some(clap::parser::ValueSource::CommandLine);
+    // Groups of flattened arguments are among the ids, under the names of their types.
+    let flag = |id: &clap::Id| id.as_str().starts_with(char::is_lowercase) && id != "resume";
+    run.ids().filter(given).find(|id| flag(id)).map(|id| format!("--{}", id.as_str().replace('_', "-")))
+}
+
 /// Parses the command line and does what it says.
 #[must_use]
 pub fn main() -> std::process::ExitCode {
@@ -112,8 +186,23 @@ pub fn main() -> std::process::ExitCode {
         Ok(cli) => cli,
         Err(error) => error.exit(),
     };
+    if let Command::Run(args) = &cli.command
+        && args.resume.is_some()
+        && let Some(flag) = beside_resume(&matches)
+    {
+        let words = format!("--resume takes no other argument, and there is {flag}");
+        command().error(clap::error::ErrorKind::ArgumentConflict, words).exit();
+    }
     let result = match cli.command {
         Command::Run(args) => run::main(&args),
+        Command::Selftest(args) => selftest::main(&args),
+        Command::Capture(args) => capture::main(&args),
+        Command::Compare(args) => compare::main(&args),
+        Command::Merge(args) => merge::main(&args),
+        Command::Report(args) => report::main(&args),
+        Command::Golden(command) => golden::main(&command),
+        Command::Calibrate(args) => calibrate::main(&args),
+        Command::Trace(args) => trace::main(&args),
         Command::Devices(args) => devices::main(&args),
         Command::Model(command) => model::main(&command),
         Command::Ggml(command) => ggml::main(&command),
@@ -121,6 +210,8 @@ pub fn main() -> std::process::ExitCode {
         Command::Completions(args) => manners::completions(&args),
         Command::Man(args) => manners::man(&args),
         Command::Worker { memory } => Ok(crate::worker::child::main(memory)),
+        Command::Cache(command) => cache::main(&command),
+        Command::Pin(args) => trace_pin::main(&args),
     };
     match result {
         Ok(code) => code.into(),
@@ -130,3 +221,6 @@ pub fn main() -> std::process::ExitCode {
         }
     }
 }
+
+#[cfg(test)]
+mod templates;

@@ -5,13 +5,14 @@
 
 use super::top_token::{Top, allowed_noise};
 use crate::capture::{CaptureReader, Unmask};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A margin under so many times the allowed noise ends what is required.
 const REQUIRED_FACTOR: f64 = 6.0;
 
 /// Greedy equality.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Greedy {
     /// Whether all tokens are equal.
     pub equal: bool,
@@ -24,7 +25,7 @@ pub struct Greedy {
 }
 
 /// The first decision that differs.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FirstDifference {
     /// Which decision it is, from 0, in the order in which they were made.
     pub decision: u64,
@@ -35,7 +36,7 @@ pub struct FirstDifference {
     /// The test's token; `None` where its run had ended.
     pub test: Option<i32>,
     /// The reference's margin, where it is known.
-    #[serde(with = "crate::figure::option")]
+    #[serde(with = "crate::figure::MaybeFigure")]
     pub margin: Option<f64>,
 }
 

@@ -2,40 +2,41 @@
 
 use super::nmse::Nmse;
 use super::order::{quantiles, worse};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// How many top tokens the overlap looks at.
 const TOP_K: usize = 10;
 
 /// Figures of the distributions that the rows of logits stand for.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Distribution {
     /// Mean of KL(ref || x) over the rows, in nats.
-    #[serde(with = "crate::figure")]
+    #[serde(with = "crate::figure::Figure")]
     pub kl_mean: f64,
     /// The row that 99 of 100 do not exceed.
-    #[serde(with = "crate::figure")]
+    #[serde(with = "crate::figure::Figure")]
     pub kl_p99: f64,
     /// The worst row.
-    #[serde(with = "crate::figure")]
+    #[serde(with = "crate::figure::Figure")]
     pub kl_max: f64,
     /// How many top tokens the overlap looks at (fewer where the vocabulary is smaller).
     pub top_k: u64,
     /// Share of the reference's top k that are in the test's top k, mean over the rows.
-    #[serde(with = "crate::figure")]
+    #[serde(with = "crate::figure::Figure")]
     pub overlap_mean: f64,
     /// The same in the worst row.
-    #[serde(with = "crate::figure")]
+    #[serde(with = "crate::figure::Figure")]
     pub overlap_min: f64,
     /// Largest difference of entropy, in nats.
-    #[serde(with = "crate::figure")]
+    #[serde(with = "crate::figure::Figure")]
     pub entropy_max_difference: f64,
     /// Largest absolute error of one logit.
-    #[serde(with = "crate::figure")]
+    #[serde(with = "crate::figure::Figure")]
     pub max_abs_error: f64,
     /// Largest error of one logit relative to it, or to the row's root mean square where that is larger, since
     /// logits close to zero carry no relative accuracy.
-    #[serde(with = "crate::figure")]
+    #[serde(with = "crate::figure::Figure")]
     pub max_rel_error: f64,
 }
 

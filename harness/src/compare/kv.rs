@@ -6,16 +6,17 @@ use super::order::{badness, worst_index};
 use super::{CompareError, block_rows};
 use crate::capture::{Cache, CaptureReader, KvSet};
 use crate::verdict::within;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// NMSE of the caches.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct KvNmse {
     /// K over all layers.
-    #[serde(with = "crate::figure")]
+    #[serde(with = "crate::figure::Figure")]
     pub k: f64,
     /// V over all layers.
-    #[serde(with = "crate::figure")]
+    #[serde(with = "crate::figure::Figure")]
     pub v: f64,
     /// Every layer, in order.
     pub layers: Vec<LayerNmse>,
@@ -26,49 +27,49 @@ pub struct KvNmse {
 }
 
 /// NMSE of one layer.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LayerNmse {
     /// The layer, from 0.
     pub layer: u64,
     /// Of K.
-    #[serde(with = "crate::figure")]
+    #[serde(with = "crate::figure::Figure")]
     pub k: f64,
     /// Of V.
-    #[serde(with = "crate::figure")]
+    #[serde(with = "crate::figure::Figure")]
     pub v: f64,
 }
 
-/// A cache over its limit.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// A cache that is named for its figure.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BadCache {
     /// Which cache.
     pub cache: Cache,
     /// Its layer.
     pub layer: u64,
     /// Its NMSE.
-    #[serde(with = "crate::figure")]
+    #[serde(with = "crate::figure::Figure")]
     pub nmse: f64,
 }
 
 /// The worst cache, in detail.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct WorstCache {
     /// Which cache.
     pub cache: Cache,
     /// Its layer.
     pub layer: u64,
     /// Its NMSE.
-    #[serde(with = "crate::figure")]
+    #[serde(with = "crate::figure::Figure")]
     pub nmse: f64,
     /// The worst K/V head in it.
     pub head: u64,
     /// The worst position in it.
     pub position: u64,
     /// NMSE of every K/V head.
-    #[serde(with = "crate::figure::list")]
+    #[serde(with = "crate::figure::Figures")]
     pub heads: Vec<f64>,
     /// NMSE of every position.
-    #[serde(with = "crate::figure::list")]
+    #[serde(with = "crate::figure::Figures")]
     pub positions: Vec<f64>,
 }
 

@@ -5,6 +5,7 @@
 
 mod alignment;
 mod error;
+mod expected;
 mod greedy;
 mod kl;
 mod kv;
@@ -15,24 +16,26 @@ mod steps;
 mod top_token;
 
 pub use error::CompareError;
+pub use expected::Expected;
 pub use greedy::{FirstDifference, Greedy};
 pub use kl::Distribution;
 pub use kv::{BadCache, KvNmse, LayerNmse, WorstCache};
 pub use nmse::{LogitsNmse, Nmse, WorstRow};
 pub use nonfinite::{NonFinite, NonFiniteCounts, NonFinitePlace};
-pub use steps::{StepNmse, Steps};
+pub use steps::{BadStep, StepKv, StepNmse, Steps};
 pub use top_token::{Mismatch, MismatchKind, TopToken};
 
 use crate::capture::{CaptureReader, KvSet};
 use crate::verdict::Limits;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Everything that was measured between two captures.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Metrics {
     /// NMSE of logits.
     pub logits: LogitsNmse,
-    /// NMSE of logits step by step; `None` where there is one step.
+    /// NMSE of logits, keys and values step by step; `None` where there is one step.
     #[serde(default)]
     pub steps: Option<Steps>,
     /// NMSE of the caches; `None` where they were not compared or neither capture holds any.
@@ -51,7 +54,7 @@ pub struct Metrics {
 }
 
 /// Where a row of logits stood.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RowPlace {
     /// Its index in the capture.
     pub row: u64,
@@ -102,7 +105,7 @@ pub fn compare(
         for (row, (r, x)) in (first..).zip(r.chunks_exact(vocab).zip(x.chunks_exact(vocab))) {
             let row_sums = Nmse::of(r, x);
             nonfinite.scan("logits", row, r, x);
-            sums.push(row_sums);
+            sums.push(row_sums, r, x);
             steps.push(places[row].step, row_sums);
             top_tokens.push(places[row], r, x, row_sums, limits);
             distributions.push(r, x, row_sums);
@@ -117,10 +120,13 @@ pub fn compare(
         Some(bound) => kv::compare(reference, test, KvSet::BeforeStoring, bound.limit, &mut nonfinite)?,
         None => None,
     };
+    if limits.kv_nmse.is_some() {
+        steps.push_caches(reference, test, &mut nonfinite)?;
+    }
     let greedy = greedy::compare(reference, test, margins, sums.mean_square(), limits.logits_nmse.limit);
     Ok(Metrics {
         logits: sums.finish(|row| places[row]),
-        steps: steps.finish(limits.logits_nmse.limit),
+        steps: steps.finish(limits.logits_nmse.limit, limits.kv_nmse.as_ref().map(|bound| bound.limit)),
         kv,
         kv_before_storing,
         top_token: top_tokens.finish(),

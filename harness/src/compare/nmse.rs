@@ -2,7 +2,8 @@
 //! `sum((x - ref)^2) / sum(ref^2)`, sums in f64 in the order of the elements.
 
 use super::RowPlace;
-use super::order::{quantiles, worst_index};
+use super::order::{badness, quantiles, worst_index};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Running sums of one NMSE.
@@ -63,32 +64,35 @@ impl Nmse {
 }
 
 /// NMSE of logits.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LogitsNmse {
     /// Over all rows.
-    #[serde(with = "crate::figure")]
+    #[serde(with = "crate::figure::Figure")]
     pub overall: f64,
     /// The number of rows.
     pub rows: u64,
     /// The worst row.
     pub worst: WorstRow,
     /// The median row.
-    #[serde(with = "crate::figure")]
+    #[serde(with = "crate::figure::Figure")]
     pub p50: f64,
     /// The row that 99 of 100 do not exceed.
-    #[serde(with = "crate::figure")]
+    #[serde(with = "crate::figure::Figure")]
     pub p99: f64,
 }
 
 /// The worst row of logits.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct WorstRow {
     /// Which row it is, and where it stood.
     #[serde(flatten)]
     pub place: RowPlace,
     /// Its NMSE.
-    #[serde(with = "crate::figure")]
+    #[serde(with = "crate::figure::Figure")]
     pub nmse: f64,
+    /// The column of its largest error; `None` where it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub column: Option<u64>,
 }
 
 /// Gathers [`LogitsNmse`] row by row.
@@ -96,12 +100,19 @@ pub struct WorstRow {
 pub(super) struct RowSums {
     total: Nmse,
     rows: Vec<f64>,
+    /// The worst row so far and the column of its largest error.
+    worst: Option<(usize, Option<u64>)>,
 }
 
 impl RowSums {
-    pub(super) fn push(&mut self, row: Nmse) {
+    /// Adds the sums of one row, `reference` against `test`.
+    pub(super) fn push(&mut self, row: Nmse, reference: &[f64], test: &[f64]) {
         self.total.merge(row);
-        self.rows.push(row.value());
+        let nmse = row.value();
+        if self.worst.is_none_or(|(worst, _)| badness(nmse, self.rows[worst]).is_gt()) {
+            self.worst = Some((self.rows.len(), worst_column(reference, test)));
+        }
+        self.rows.push(nmse);
     }
 
     /// The mean square of all reference logits.
@@ -111,16 +122,24 @@ impl RowSums {
 
     /// The metric; `place` tells where a row stood. There is at least one row.
     pub(super) fn finish(self, place: impl Fn(usize) -> RowPlace) -> LogitsNmse {
-        let worst = worst_index(self.rows.iter().copied()).expect("a capture has at least one row");
+        let (worst, column) = self.worst.expect("a capture has at least one row");
         let [p50, p99] = quantiles(&self.rows, [0.5, 0.99]);
         LogitsNmse {
             overall: self.total.value(),
             rows: self.rows.len() as u64,
-            worst: WorstRow { place: place(worst), nmse: self.rows[worst] },
+            worst: WorstRow { place: place(worst), nmse: self.rows[worst], column },
             p50,
             p99,
         }
     }
+}
+
+/// The column of the largest error of a row; a NaN is the largest of all.
+fn worst_column(reference: &[f64], test: &[f64]) -> Option<u64> {
+    // An infinity that both hold is no error, though their difference is NaN.
+    let errors = reference.iter().zip(test).map(|(r, x)| if r == x { 0.0 } else { (x - r).abs() });
+    let column = worst_index(errors)?;
+    (reference[column] != test[column]).then_some(column as u64)
 }
 
 #[cfg(test)]
@@ -172,6 +191,21 @@ mod tests {
     fn the_reference_is_the_denominator() {
         assert_eq!(Nmse::of(&[2.0, 0.0], &[2.0, 1.0]).value(), 0.25);
         assert_eq!(Nmse::of(&[1.0], &[1e6]).value(), (1e6f64 - 1.0).powi(2));
+    }
+
+    #[test]
+    fn the_column_of_the_largest_error_is_named() {
+        let inf = f64::INFINITY;
+        assert_eq!(worst_column(&[1.0, 2.0, 3.0], &[1.0, 2.5, 2.0]), Some(2));
+        assert_eq!(worst_column(&[inf, 2.0, 3.0], &[inf, 2.5, 3.0]), Some(1));
+        assert_eq!(worst_column(&[1.0, 2.0, 3.0], &[1e9, f64::NAN, -inf]), Some(1));
+        assert_eq!(worst_column(&[inf, 2.0], &[inf, 2.0]), None);
+        let mut rows = RowSums::default();
+        for (r, x) in [([1.0, 1.0], [1.0, 1.1]), ([1.0, 1.0], [1.5, 1.0]), ([1.0, 1.0], [1.0, 1.2])] {
+            rows.push(Nmse::of(&r, &x), &r, &x);
+        }
+        let found = rows.finish(|row| RowPlace { row: row as u64, position: 0, step: 0 });
+        assert_eq!((found.worst.place.row, found.worst.column), (1, Some(0)));
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! Values that are not finite, counted by kind and place. A NaN fails; an infinity passes only where the
 //! reference has the same one.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Counts over all tensors.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NonFinite {
     /// Counts by tensor, of the tensors that have any.
     pub tensors: BTreeMap<String, NonFiniteCounts>,
@@ -14,7 +15,7 @@ pub struct NonFinite {
 }
 
 /// Counts in one tensor.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NonFiniteCounts {
     /// NaN in the reference.
     pub reference_nan: u64,
@@ -27,7 +28,7 @@ pub struct NonFiniteCounts {
 }
 
 /// Where a value that fails stands.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NonFinitePlace {
     /// The tensor.
     pub tensor: String,

@@ -8,6 +8,7 @@ use super::RowPlace;
 use super::nmse::Nmse;
 use crate::named::named_enum;
 use crate::verdict::Limits;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{Beta, ContinuousCDF};
 
@@ -29,7 +30,7 @@ named_enum! {
 }
 
 /// Top-token agreement.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TopToken {
     /// Rows compared.
     pub rows: u64,
@@ -40,17 +41,17 @@ pub struct TopToken {
     /// Those that are real.
     pub real: u64,
     /// Mismatches per row.
-    #[serde(with = "crate::figure")]
+    #[serde(with = "crate::figure::Figure")]
     pub rate: f64,
     /// The 95 % Clopper-Pearson interval of the rate.
-    #[serde(with = "crate::figure::list")]
+    #[serde(with = "crate::figure::Figures")]
     pub interval: Vec<f64>,
     /// The first mismatches, real ones before tie flips.
     pub list: Vec<Mismatch>,
 }
 
 /// One mismatch.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Mismatch {
     /// Where the row stood.
     #[serde(flatten)]
@@ -62,13 +63,13 @@ pub struct Mismatch {
     /// The test's top token; `None` where its row has NaN.
     pub test: Option<u64>,
     /// The reference's top-1 less its top-2.
-    #[serde(with = "crate::figure")]
+    #[serde(with = "crate::figure::Figure")]
     pub margin: f64,
     /// The reference's top-1 less its logit of the token that the test chose.
-    #[serde(with = "crate::figure")]
+    #[serde(with = "crate::figure::Figure")]
     pub gap: f64,
     /// The margin up to which the allowed noise explains a flip.
-    #[serde(with = "crate::figure")]
+    #[serde(with = "crate::figure::Figure")]
     pub allowed: f64,
 }
 

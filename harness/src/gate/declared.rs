@@ -1,10 +1,13 @@
 //! What a report tells of the gate: the declarations that cells were judged under, and those that did nothing.
 
+use crate::verdict::Status;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fmt;
 
 /// A declaration as it stands in reports.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Declaration {
     /// What is expected and up to which bound, in words.
@@ -27,7 +30,7 @@ impl fmt::Display for Declaration {
 }
 
 /// What was declared of one cell.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Declared {
     /// Whether the cell did as declared.
@@ -48,8 +51,18 @@ pub(super) fn joined(declarations: &[Declaration]) -> String {
     declarations.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
+/// What was found in a cell before declarations were held against it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Found {
+    /// The status.
+    pub status: Status,
+    /// Why.
+    pub reason: String,
+}
+
 /// The gate file of a run.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GateUse {
     /// The file.
@@ -61,6 +74,29 @@ pub struct GateUse {
 }
 
 impl GateUse {
+    /// What the gates of several runs did, for the report that they are merged in; `None` where no run had a gate. A
+    /// declaration is unused where no run used it.
+    #[must_use]
+    pub fn merged<'a>(uses: impl IntoIterator<Item = &'a Self>) -> Option<Self> {
+        let uses: Vec<&Self> = uses.into_iter().collect();
+        let files: BTreeSet<&str> = uses.iter().map(|gate| gate.file.as_str()).collect();
+        let unused = |gate: &Self, declaration: &Declaration| {
+            uses.iter()
+                .filter(|other| other.file == gate.file)
+                .all(|other| other.unused.contains(declaration))
+        };
+        let unused: BTreeSet<&Declaration> = uses
+            .iter()
+            .flat_map(|gate| gate.unused.iter().filter(|declaration| unused(gate, declaration)))
+            .collect();
+        let expired: BTreeSet<&Declaration> = uses.iter().flat_map(|gate| &gate.expired).collect();
+        (!uses.is_empty()).then(|| Self {
+            file: files.into_iter().collect::<Vec<_>>().join(", "),
+            unused: unused.into_iter().cloned().collect(),
+            expired: expired.into_iter().cloned().collect(),
+        })
+    }
+
     /// A line for every declaration that no longer counts, and one for all that matched no cell.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {

@@ -5,12 +5,14 @@ use super::many::{Many, Scalar};
 use super::outcome::{self, RawOutcome};
 use super::selector::{self, RawSelector};
 use super::{Expectation, Gate, preset};
+use crate::builds::catalogue::hex;
 use crate::pipeline::OracleUse;
 use crate::plan::{DeviceSelector, Mode};
 use crate::verdict::Tolerances;
 use crate::worker::MemoryLimit;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
+use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::num::NonZeroU32;
@@ -152,6 +154,7 @@ pub(super) fn parse(text: &str, name: &str, folder: &Path) -> Result<Gate, GateE
         raw.expect.iter().map(|raw| expectation(raw, source, &named)).collect::<Result<_, _>>()?;
     Ok(Gate {
         name: name.to_owned(),
+        digest: hex(&Sha256::digest(text.as_bytes())),
         settings: settings.clone(),
         tolerances: raw.tolerances.map(|limits| tolerances(limits, source, folder)).transpose()?,
         presets,

@@ -5,7 +5,7 @@
 //! declaration must still find something. An expired declaration counts as absent.
 
 use super::Expectation;
-use super::declared::{Declaration, Declared, GateUse, joined};
+use super::declared::{Declaration, Declared, Found, GateUse, joined};
 use super::outcome::Outcome;
 use crate::report::{Cell, Report};
 use crate::verdict::Status;
@@ -15,6 +15,11 @@ pub(super) fn apply(expectations: &[Expectation], file: &str, report: &mut Repor
     let mut used = vec![false; expectations.len()];
     let environment = &report.environment;
     for cell in &mut report.cells {
+        if let Some(Found { status, reason }) = cell.found.take() {
+            (cell.status, cell.reason) = (status, reason);
+        }
+        cell.declared = None;
+        let found = Found { status: cell.status, reason: cell.reason.clone() };
         let all = expectations.iter().zip(&mut used).filter(|(e, _)| e.selector.matches(cell, environment));
         let (mut matching, mut expired) = (Vec::new(), Vec::new());
         for (expectation, used) in all {
@@ -29,6 +34,7 @@ pub(super) fn apply(expectations: &[Expectation], file: &str, report: &mut Repor
                 cell.reason = format!("{}; a declaration has expired: {}", cell.reason, places.join(", "));
             }
         }
+        cell.found = Some(found).filter(|found| (found.status, &found.reason) != (cell.status, &cell.reason));
     }
     let told = |of: &dyn Fn(&Expectation, bool) -> bool| {
         let chosen = expectations.iter().zip(&used).filter(|(e, used)| of(e, **used));

@@ -17,7 +17,7 @@ pub mod outcome;
 pub mod preset;
 pub mod selector;
 
-pub use declared::{Declaration, Declared, GateUse};
+pub use declared::{Declaration, Declared, Found, GateUse};
 pub use error::GateError;
 pub use file::Settings;
 
@@ -39,6 +39,8 @@ const EMBEDDED_NAME: &str = "ci/gate.toml";
 pub struct Gate {
     /// How errors and reports name the file.
     pub name: String,
+    /// SHA-256 of its text in hex: what a run that is resumed must not find changed.
+    pub digest: String,
     /// Settings of runs that neither a flag nor the environment makes.
     pub settings: Settings,
     /// The limits, where the file has its own.
@@ -119,7 +121,8 @@ impl Gate {
         expired.map(|expectation| (expectation.line, expectation.reason.as_str()))
     }
 
-    /// Holds the declarations against every cell of `report` and says in it what they did. `today` is `YYYY-MM-DD`.
+    /// Holds the declarations against every cell of `report` and says in it what they did. What an earlier gate made of the
+    /// cells is taken back first. `today` is `YYYY-MM-DD`.
     pub fn apply(&self, report: &mut Report, today: &str) {
         report.gate = Some(judge::apply(&self.expectations, &self.name, report, today));
     }

@@ -9,6 +9,7 @@
 
 use super::{DeviceSelector, IdError, Options, check_name};
 use crate::named::named_enum;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -105,7 +106,7 @@ impl From<Case> for String {
 }
 
 /// A cell: a case on a device of a build.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 pub struct CellId {
     /// What is computed.
@@ -180,6 +181,8 @@ mod tests {
         (count(), count(), count(), decimal(), count(), decimal()).prop_map(
             |(window, skip, ahead, penalty, top_k, top_p)| CausalOptions {
                 window,
+                hidden: ahead.map(|n| n - 1),
+                store: skip.map(|_| crate::plan::causal::Store::Cpy),
                 skip,
                 ahead,
                 penalty,

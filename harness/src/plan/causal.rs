@@ -3,11 +3,21 @@
 //! | key | values, the default first | what |
 //! |---|---|---|
 //! | `window` | `none`, 1, … | a token sees itself and the `window - 1` tokens before it |
+//! | `hidden` | `none`, 0, … | `prefill`: the token at this position sees nothing in the last layer, see below |
+//! | `store` | `set-rows`, `cpy` | how new rows get into the cache, where the build has both |
 //! | `skip` | 2, 1, … | `profile`: how many layers decoding leaves out |
 //! | `ahead` | 5, 1, … | `speculative`: tokens that the draft proposes |
 //! | `penalty` | 1 | `generate`: repeat penalty |
 //! | `top_k` | 0 | `generate`: how many tokens are drawn from; 0 is all |
 //! | `top_p` | 1 | `generate`: the probability of the tokens drawn from |
+//!
+//! A softmax over nothing has no value: backends give NaN, zeros or the mean of all rows there, and llama.cpp never reads
+//! such rows, which pad its masks. So the hidden row is not among those that are compared, and only what it must not
+//! do is: change another. A check tells what the device gave in it. It is hidden in the last layer alone, since a NaN
+//! among the keys and values of a layer reaches every row by `0 x NaN`, whatever the kernel.
+//!
+//! `store=cpy` copies rows into a view of the cache, as runtimes did before `set_rows`; into a quantised cache that has
+//! been wrong on Vulkan where the view does not begin at a multiple of 16 bytes.
 //!
 //! They stand in this order after the other options of an id.
 
@@ -15,16 +25,35 @@ use super::IdError;
 use super::case::Mode;
 use super::decimal::Decimal;
 use super::draws::Draws;
+use super::options::parse_name;
+use crate::named::named_enum;
 use runtime::generate::sampler::Sampling;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt::Display;
 
+named_enum! {
+    /// How new rows get into the cache.
+    pub enum Store as "store" {
+        /// `ggml_set_rows`, where the build has it.
+        SetRows = "set-rows",
+        /// `ggml_cpy` into a view of the cache.
+        Cpy = "cpy",
+    }
+}
+
 /// Options of the autoregressive modes. `None` is what an id leaves out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(default, deny_unknown_fields)]
 pub struct CausalOptions {
     /// How many tokens one token sees, itself included; `None` is all before it.
     pub window: Option<u32>,
+    /// The position whose token sees nothing in the last layer.
+    pub hidden: Option<u32>,
+    /// How new rows get into the cache; `None` is `set-rows`.
+    pub store: Option<Store>,
     /// How many layers decoding leaves out; `None` is two.
     pub skip: Option<u32>,
     /// How many tokens the draft proposes; `None` is five.
@@ -44,7 +73,7 @@ const DEFAULT_AHEAD: usize = 5;
 
 impl CausalOptions {
     /// The names of all these options, as error messages list them.
-    pub const KEYS: &str = "window, skip, ahead, penalty, top_k, top_p";
+    pub const KEYS: &str = "window, hidden, store, skip, ahead, penalty, top_k, top_p";
 
     /// Whether all are left at their defaults.
     #[must_use]
@@ -60,6 +89,8 @@ impl CausalOptions {
         }
         let written = [
             given("window", self.window),
+            given("hidden", self.hidden),
+            given("store", self.store),
             given("skip", self.skip),
             given("ahead", self.ahead),
             given("penalty", self.penalty),
@@ -76,6 +107,10 @@ impl CausalOptions {
     pub fn set(&mut self, key: &str, value: &str) -> Result<bool, IdError> {
         match key {
             "window" => self.window = super::options::parse_count("window", value, 1)?,
+            "hidden" => self.hidden = super::options::parse_count("hidden", value, 0)?,
+            "store" => {
+                self.store = Some(parse_name("store", value)?).filter(|store| *store != Store::SetRows)
+            }
             "skip" => self.skip = super::options::parse_count("skip", value, 0)?,
             "ahead" => self.ahead = super::options::parse_count("ahead", value, 1)?,
             "penalty" => self.penalty = decimal("penalty", value, 0.01, 100.0)?,
@@ -94,6 +129,9 @@ impl CausalOptions {
     pub fn check(&self, mode: Mode) -> Result<(), IdError> {
         let means = |key: &str| match key {
             "window" => !matches!(mode, Mode::Full | Mode::FullCache | Mode::Sparse),
+            "hidden" => mode == Mode::Prefill,
+            // Positions that do not follow each other, as in masked generation, are no copy.
+            "store" => !matches!(mode, Mode::Full | Mode::FullCache | Mode::Sparse | Mode::Generate),
             "skip" => mode == Mode::Profile,
             "ahead" => mode == Mode::Speculative,
             _ => mode == Mode::Generate,
@@ -154,7 +192,7 @@ mod tests {
 
     #[test]
     fn options_are_written_as_they_are_read() {
-        let text = "window=16&skip=1&ahead=3&penalty=1.1&top_k=40&top_p=0.95";
+        let text = "window=16&hidden=3&store=cpy&skip=1&ahead=3&penalty=1.1&top_k=40&top_p=0.95";
         let read = options(text);
         assert_eq!(read.written().join("&"), text);
         let draws = Draws { temp: Some("0.8".parse().unwrap()), seed: Some(7) };
@@ -179,6 +217,11 @@ mod tests {
         for (text, mode, fits) in [
             ("window=8", Mode::Prefill, true),
             ("window=8", Mode::Full, false),
+            ("hidden=0", Mode::Prefill, true),
+            ("hidden=0", Mode::Decode, false),
+            ("store=cpy", Mode::Decode, true),
+            ("store=cpy", Mode::Generate, false),
+            ("store=set-rows", Mode::Generate, true),
             ("skip=1", Mode::Profile, true),
             ("skip=1", Mode::Decode, false),
             ("ahead=2", Mode::Speculative, true),

@@ -8,10 +8,13 @@
 use super::IdError;
 use super::case::Mode;
 use super::decimal::Decimal;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// How tokens are drawn. `None` is what an id leaves out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(default, deny_unknown_fields)]
 pub struct Draws {
     /// Temperature; `None` is 0 and takes the most likely token.

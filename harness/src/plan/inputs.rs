@@ -34,6 +34,15 @@ pub struct Inputs {
     pub draft: Option<PathBuf>,
 }
 
+impl Inputs {
+    /// Nothing to compute on, for jobs that bring their own.
+    #[must_use]
+    pub fn none() -> Self {
+        let schedule = Schedule::default();
+        Self { prompt: Vec::new(), follow: 0, steps: 0, schedule, is_text: false, draft: None }
+    }
+}
+
 /// What the command line may set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Wishes {
@@ -45,6 +54,8 @@ pub struct Wishes {
     pub steps: Option<usize>,
     /// The file of a draft model.
     pub draft: Option<PathBuf>,
+    /// Which draw of generated tokens, or which of the model's own prompts, in turn.
+    pub sample: u32,
 }
 
 /// The inputs of `case` on `model`.
@@ -53,7 +64,8 @@ pub struct Wishes {
 /// When a prompt cannot be tokenised or a setting of the manifest makes no sense.
 pub fn inputs(model: &ResolvedModel, case: &Case, wishes: &Wishes) -> Result<Inputs, ModelError> {
     let settings = &model.settings;
-    let text = wishes.prompt.as_ref().or(settings.prompts.first());
+    let own = settings.prompts.iter().cycle().nth(wishes.sample as usize);
+    let text = wishes.prompt.as_ref().or(own);
     let length = case.options.n.map(|n| n as usize);
     let diffusion = model.model.hparams.architecture.is_diffusion();
     let schedule = case.options.masked.schedule(settings.schedule.unwrap_or_default());
@@ -81,7 +93,7 @@ pub fn inputs(model: &ResolvedModel, case: &Case, wishes: &Wishes) -> Result<Inp
         (false, _) => (length, follow.unwrap_or(default_follow)),
     };
     Ok(Inputs {
-        prompt: random_tokens(model, prompt),
+        prompt: random_tokens(model, prompt, wishes.sample),
         follow,
         steps: steps(follow),
         schedule,
@@ -121,14 +133,15 @@ fn tokenise(model: &ResolvedModel, text: &str) -> Result<Vec<u32>, ModelError> {
     Ok(tokens)
 }
 
-/// `n` tokens that depend on the model's vocabulary and `n` only: digests of the position, so that they are
-/// the same on every platform. Never the mask token.
-fn random_tokens(model: &ResolvedModel, n: usize) -> Vec<u32> {
+/// `n` tokens that depend on the model's vocabulary, `n` and the draw only: digests of draw and position, so that they
+/// are the same on every platform. Never the mask token.
+fn random_tokens(model: &ResolvedModel, n: usize, sample: u32) -> Vec<u32> {
     let h = &model.model.hparams;
     let vocab = u64::try_from(h.n_vocab).expect("a vocabulary fits 64 bits");
     (0..n)
         .map(|i| {
-            let digest = Sha256::digest(format!("ggml-parity tokens {i}"));
+            let draw = if sample == 0 { String::new() } else { format!("draw {sample}, ") };
+            let digest = Sha256::digest(format!("ggml-parity tokens {draw}{i}"));
             let word = u64::from_le_bytes(digest[..8].try_into().expect("eight bytes"));
             let token = u32::try_from(word % vocab).expect("token ids fit 32 bits");
             if Some(token) == h.mask_token { (token + 1) % vocab as u32 } else { token }
@@ -155,11 +168,25 @@ mod tests {
     }
 
     #[test]
+    fn another_sample_is_another_prompt_in_turn() {
+        let work = tempfile::tempdir().unwrap();
+        let model = resolve("dream-arith", work.path()).unwrap();
+        let prompt = |sample| {
+            let wishes = Wishes { sample, ..Wishes::default() };
+            inputs(&model, &case("dream-arith/f16/generate"), &wishes).unwrap().prompt
+        };
+        let count = u32::try_from(model.settings.prompts.len()).unwrap();
+        assert_eq!(prompt(0), prompt(count));
+        assert_eq!(count > 1, prompt(0) != prompt(1));
+    }
+
+    #[test]
     fn generated_models_get_the_same_tokens_every_time_and_never_the_mask() {
         let work = tempfile::tempdir().unwrap();
         let model = resolve("gen-dream", work.path()).unwrap();
-        let tokens = random_tokens(&model, 500);
-        assert_eq!(tokens[..33], random_tokens(&model, 33));
+        let tokens = random_tokens(&model, 500, 0);
+        assert_eq!(tokens[..33], random_tokens(&model, 33, 0));
+        assert_ne!(tokens[..33], random_tokens(&model, 33, 1));
         assert!(tokens.iter().all(|&t| (t as usize) < model.model.hparams.n_vocab));
         assert!(!tokens.contains(&model.model.hparams.mask_token.unwrap()));
         let seven = inputs(&model, &case("gen-dream/f32/full?n=7"), &Wishes::default()).unwrap();

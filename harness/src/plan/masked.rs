@@ -16,9 +16,10 @@
 use super::IdError;
 use super::case::Mode;
 use super::decimal::Decimal;
-use super::options::parse_name;
+use super::options::{parse_name, parse_whole};
 use crate::named::named_enum;
 use runtime::generate::masked::{self, CacheUse, Sparse};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 named_enum! {
@@ -67,7 +68,7 @@ named_enum! {
 const DEFAULT_BLOCK: usize = 8;
 
 /// Options of the masked-diffusion modes. `Default` is what an id leaves out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct MaskedOptions {
     /// What the steps of `generate` take from the cache.
@@ -142,13 +143,13 @@ impl MaskedOptions {
     pub fn set(&mut self, key: &str, value: &str) -> Result<bool, IdError> {
         match key {
             "cache" => self.cache = parse_name("cache", value)?,
-            "keep" => self.keep = parse_whole("keep", value)?,
-            "refresh" => self.refresh = parse_whole("refresh", value)?,
+            "keep" => self.keep = parse_whole("keep", value, 0)?,
+            "refresh" => self.refresh = parse_whole("refresh", value, 0)?,
             "remask" => self.remask = parse_name("remask", value)?,
             "entropy" => self.entropy = Some(parse_decimal("entropy", value)?),
             "schedule" => self.schedule = Some(parse_name("schedule", value)?),
             "eps" => self.eps = Some(parse_decimal("eps", value)?),
-            "block" => self.block = Some(parse_whole("block", value)?),
+            "block" => self.block = Some(parse_whole("block", value, 0)?),
             _ => return Ok(false),
         }
         Ok(true)
@@ -232,15 +233,6 @@ impl MaskedOptions {
             (_, StepCache::Full) => CacheUse::Full,
             (_, StepCache::None) => CacheUse::None,
         }
-    }
-}
-
-/// Reads a whole number from 0 on.
-fn parse_whole(field: &'static str, value: &str) -> Result<u32, IdError> {
-    let digits = !value.is_empty() && value.bytes().all(|b| b.is_ascii_digit());
-    match value.parse() {
-        Ok(number) if digits => Ok(number),
-        _ => Err(IdError::new(field, value, "a whole number from 0 on is wanted")),
     }
 }
 

@@ -1,5 +1,6 @@
 //! What is to be run: cases, devices and the ids that name them everywhere.
 
+pub mod calibration;
 pub mod case;
 pub mod causal;
 pub mod decimal;
@@ -11,6 +12,7 @@ pub mod matrix;
 pub mod models;
 pub mod options;
 pub mod selector;
+pub mod shard;
 
 pub use case::{Case, CellId, Mode};
 pub use causal::CausalOptions;
@@ -18,6 +20,7 @@ pub use draws::Draws;
 pub use masked::MaskedOptions;
 pub use options::{Attention, KvType, Options};
 pub use selector::DeviceSelector;
+pub use shard::Shard;
 
 /// An id that does not parse: the field, the text found there and what is wanted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

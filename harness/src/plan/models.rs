@@ -2,7 +2,7 @@
 //! any GGUF file by its path.
 
 use crate::builds::cache;
-use crate::plan::safe_name;
+use crate::plan::{Case, safe_name};
 use model_file::{GenerateSpec, Model, TensorType, WeightMix};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -226,6 +226,18 @@ pub fn own_weights(name: &str) -> Option<String> {
     let work = tempfile::tempdir().ok()?;
     let listed = manifest().ok()?.model.into_iter().any(|entry| entry.name == name);
     listed.then(|| resolve_as_it_is(name, work.path()).ok().map(|model| model.weights))?
+}
+
+/// What to give [`resolve`] to get the model of a case: a generated or known model of another weight type than its own
+/// is converted.
+#[must_use]
+pub fn name_of(case: &Case) -> String {
+    let own = own_weights(&case.model);
+    if own.as_deref() == Some(&case.weights) || own.is_none() {
+        case.model.clone()
+    } else {
+        format!("{}:{}", case.model, case.weights)
+    }
 }
 
 /// The names that [`resolve`] knows beside paths.

@@ -2,6 +2,7 @@
 
 use super::{CausalOptions, Draws, IdError, MaskedOptions};
 use crate::named::named_enum;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -31,7 +32,7 @@ named_enum! {
 }
 
 /// The options of a case. `Default` is what an id leaves out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
     /// How attention is computed.
@@ -155,9 +156,18 @@ pub(super) fn parse_count(field: &'static str, value: &str, least: u32) -> Resul
     if value == "none" {
         return Ok(None);
     }
+    let wanted = || format!("`none` or a whole number from {least} on is wanted");
+    whole(value, least).map(Some).ok_or_else(|| IdError::new(field, value, wanted()))
+}
+
+/// Reads a whole number of at least `least`.
+pub(super) fn parse_whole(field: &'static str, value: &str, least: u32) -> Result<u32, IdError> {
+    let wanted = || format!("a whole number from {least} on is wanted");
+    whole(value, least).ok_or_else(|| IdError::new(field, value, wanted()))
+}
+
+/// Digits alone: no sign, no space.
+fn whole(value: &str, least: u32) -> Option<u32> {
     let digits = !value.is_empty() && value.bytes().all(|b| b.is_ascii_digit());
-    match value.parse::<u32>() {
-        Ok(count) if digits && count >= least => Ok(Some(count)),
-        _ => Err(IdError::new(field, value, format!("`none` or a whole number from {least} on is wanted"))),
-    }
+    value.parse().ok().filter(|&number| digits && number >= least)
 }

@@ -1,6 +1,7 @@
 //! Device selectors: exact names of what computes, as the user writes them.
 
 use super::{IdError, check_name};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +10,7 @@ use std::str::FromStr;
 /// that extra buffer type), `BLAS`, `Vulkan0`, `CUDA0`, `MTL0`, `old:Vulkan0`.
 ///
 /// Whether such a device exists is for the build to say; here only the form is checked.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 pub struct DeviceSelector {
     /// The build, where the selector names one.

@@ -19,7 +19,9 @@ const COLUMNS: &[Column] = &[
     ("n", |c| optional(c.options.n)),
     ("threads", |c| optional(c.options.threads)),
     ("layers", |c| optional(c.options.layers)),
+    ("causal", |c| c.options.causal.written().join("&")),
     ("masked", |c| c.options.masked.written().join("&")),
+    ("draws", |c| c.options.draws.written().join("&")),
     ("build", |c| c.build.clone()),
     ("device", |c| c.device.to_string()),
     ("reference", |c| optional(c.reference.as_ref())),
@@ -38,8 +40,15 @@ const COLUMNS: &[Column] = &[
     ("row_nmse_p99", |c| figure(c, |m| Some(m.logits.p99))),
     ("steps", |c| metric(c, |m| m.steps.as_ref().map(|s| s.list.len()))),
     ("first_bad_step", |c| metric(c, |m| m.steps.as_ref()?.first_bad.map(|s| s.step))),
+    ("first_bad_step_cache", |c| {
+        let first =
+            |m: &Metrics| m.steps.as_ref()?.first_bad?.cache.map(|b| format!("{}.{}", b.cache, b.layer));
+        metric(c, first)
+    }),
     ("worst_step", |c| metric(c, |m| m.steps.as_ref().map(|s| s.worst.step))),
-    ("worst_step_nmse", |c| figure(c, |m| m.steps.as_ref().map(|s| s.worst.nmse))),
+    ("worst_step_nmse", |c| figure(c, |m| m.steps.as_ref().and_then(|s| s.worst.nmse))),
+    ("worst_step_kv", |c| metric(c, |m| m.steps.as_ref()?.worst_kv().map(|(step, _)| step))),
+    ("worst_step_kv_nmse", |c| figure(c, |m| m.steps.as_ref()?.worst_kv().map(|(_, kv)| kv.worst.nmse))),
     ("kv_layers", |c| metric(c, |m| m.kv.as_ref().map(|kv| kv.layers.len()))),
     ("k_nmse", |c| figure(c, |m| m.kv.as_ref().map(|kv| kv.k))),
     ("v_nmse", |c| figure(c, |m| m.kv.as_ref().map(|kv| kv.v))),
@@ -55,6 +64,10 @@ const COLUMNS: &[Column] = &[
         metric(c, first)
     }),
     ("kv_nmse_limit", |c| full(c.limits.as_ref().and_then(|l| l.kv_nmse.as_ref()).map(|b| b.limit))),
+    ("kv_before_storing_worst_nmse", |c| figure(c, |m| m.kv_before_storing.as_ref().map(|kv| kv.worst.nmse))),
+    ("kv_before_storing_nmse_limit", |c| {
+        full(c.limits.as_ref().and_then(|l| l.kv_before_storing_nmse.as_ref()).map(|b| b.limit))
+    }),
     ("top_mismatches", |c| metric(c, |m| Some(m.top_token.mismatches))),
     ("top_ties", |c| metric(c, |m| Some(m.top_token.ties))),
     ("top_real", |c| metric(c, |m| Some(m.top_token.real))),
@@ -67,9 +80,16 @@ const COLUMNS: &[Column] = &[
     ("greedy_first_difference", |c| {
         metric(c, |m| m.greedy.as_ref()?.first_difference.as_ref().map(|d| d.index))
     }),
+    ("greedy_reference_token", |c| metric(c, |m| m.greedy.as_ref()?.first_difference.as_ref()?.reference)),
+    ("greedy_test_token", |c| metric(c, |m| m.greedy.as_ref()?.first_difference.as_ref()?.test)),
     ("greedy_margin", |c| figure(c, |m| m.greedy.as_ref()?.first_difference.as_ref()?.margin)),
     ("nan", |c| metric(c, |m| Some(m.nonfinite.nan()))),
     ("unmatched_infinite", |c| metric(c, |m| Some(m.nonfinite.unmatched_infinite()))),
+    ("first_not_finite", |c| {
+        let of =
+            |m: &Metrics| m.nonfinite.first.as_ref().map(|f| format!("{}[{},{}]", f.tensor, f.row, f.column));
+        metric(c, of)
+    }),
     ("kl_mean", |c| figure(c, |m| Some(m.distribution.kl_mean))),
     ("kl_p99", |c| figure(c, |m| Some(m.distribution.kl_p99))),
     ("kl_max", |c| figure(c, |m| Some(m.distribution.kl_max))),
@@ -94,17 +114,27 @@ const COLUMNS: &[Column] = &[
     ("from_device_bytes", |c| optional(c.traffic.map(|t| t.from_device.total))),
     ("from_device_bytes_graph", |c| optional(c.traffic.map(|t| t.from_device.largest))),
     ("cache_read_bytes", |c| optional(c.traffic.map(|t| t.cache_read))),
+    ("cache_written_bytes", |c| optional(c.traffic.map(|t| t.cache_written))),
     ("peak_rss_bytes", |c| optional(c.peak_rss_bytes)),
     ("seconds", |c| c.timings.iter().map(|(name, s)| format!("{name}={s}")).collect::<Vec<_>>().join(" ")),
+    ("checks", |c| {
+        c.checks.iter().map(|k| format!("{}={:?}", k.name, k.value)).collect::<Vec<_>>().join("; ")
+    }),
+    ("retried", |c| optional(c.retried.as_ref())),
     ("text", |c| optional(c.text.as_ref())),
+    ("reference_text", |c| optional(c.reference_text.as_ref())),
     ("rerun", |c| c.rerun.clone()),
 ];
 
 /// The report's cells as CSV with a heading.
 pub fn render(report: &Report) -> String {
-    let mut writer = csv::Writer::from_writer(Vec::new());
     let heading = COLUMNS.iter().map(|(name, _)| (*name).to_owned()).collect();
-    let rows = report.cells.iter().map(|cell| COLUMNS.iter().map(|(_, value)| value(cell)).collect());
+    table(heading, report.cells.iter().map(|cell| COLUMNS.iter().map(|(_, value)| value(cell)).collect()))
+}
+
+/// A heading and rows of its length as CSV.
+pub(super) fn table(heading: Vec<String>, rows: impl Iterator<Item = Vec<String>>) -> String {
+    let mut writer = csv::Writer::from_writer(Vec::new());
     for row in std::iter::once::<Vec<String>>(heading).chain(rows) {
         writer.write_record(&row).expect("rows of one length go into memory");
     }
@@ -112,12 +142,13 @@ pub fn render(report: &Report) -> String {
     String::from_utf8(bytes).expect("CSV of strings is UTF-8")
 }
 
-fn optional<T: ToString>(value: Option<T>) -> String {
+/// A value, or nothing.
+pub(super) fn optional<T: ToString>(value: Option<T>) -> String {
     value.map_or_else(String::new, |value| value.to_string())
 }
 
 /// A figure with every digit it has.
-fn full(value: Option<f64>) -> String {
+pub(super) fn full(value: Option<f64>) -> String {
     value.map_or_else(String::new, |value| format!("{value:?}"))
 }
 

@@ -53,13 +53,24 @@ pub(super) fn row(cell: &Cell) -> [String; COLUMNS] {
 }
 
 /// Text on one line, without control characters: reasons may quote what a crashing worker wrote.
-pub(super) fn one_line(text: &str) -> String {
+pub(crate) fn one_line(text: &str) -> String {
     let plain: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     plain.trim().to_owned()
 }
 
+/// Text of at most `most` characters on one line; what is cut is told by an ellipsis.
+pub(super) fn shortened(text: &str, most: usize) -> String {
+    let line = one_line(text);
+    if line.chars().count() <= most {
+        return line;
+    }
+    let mut short: String = line.chars().take(most.saturating_sub(1)).collect();
+    short.push('…');
+    short
+}
+
 /// `1.2e-9`, `0`, `inf`, `nan`.
-pub(super) fn scientific(value: f64) -> String {
+pub(crate) fn scientific(value: f64) -> String {
     if value.is_nan() {
         "nan".to_owned()
     } else if value == 0.0 || value.is_infinite() {

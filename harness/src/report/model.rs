@@ -2,13 +2,15 @@
 
 use crate::capture::{BuildInfo, CaptureMeta, Check, DeviceInfo, Placement, Traffic};
 use crate::compare::Metrics;
-use crate::gate::{Declared, GateUse};
-use crate::plan::{CellId, DeviceSelector, Mode, Options};
+use crate::comparison::Captures;
+use crate::gate::{Declared, Found, GateUse};
+use crate::plan::{CellId, DeviceSelector, Mode, Options, Shard};
 use crate::verdict::{Attribution, ExitCode, Finding, Limits, Outcome, Status, Verdict, exit_code};
-use crate::worker::Death;
+use crate::worker::{Death, Ended};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The schema of reports that this version writes and reads.
 pub const SCHEMA: &str = "ggml-parity.report/1";
@@ -30,10 +32,18 @@ pub enum ReportError {
     /// A report of another version.
     #[error("`schema` is {0}, expected {SCHEMA}")]
     Schema(String),
+    /// A file that is no report.
+    #[error("{path}: {error}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: Box<ReportError>,
+    },
 }
 
 /// What a run found.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Report {
     /// Always [`SCHEMA`].
     pub schema: String,
@@ -46,10 +56,27 @@ pub struct Report {
     pub gate: Option<GateUse>,
     /// The cells, in declared order.
     pub cells: Vec<Cell>,
+    /// The runs that it is merged of; none where it is of one run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<Part>,
+}
+
+/// One run of a merged report.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Part {
+    /// The run.
+    pub run: Run,
+    /// Which shard it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shard: Option<Shard>,
+    /// Where it ran.
+    pub environment: Environment,
+    /// The cells that the merged report has from it.
+    pub cells: Vec<CellId>,
 }
 
 /// When and how a run was started.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Run {
     /// Its name, that of its folder.
     pub name: String,
@@ -61,10 +88,45 @@ pub struct Run {
     pub command: String,
     /// The version of ggml-parity.
     pub version: String,
+    /// How many captures were computed, and how many taken from the store.
+    #[serde(default)]
+    pub work: Work,
+    /// Which part of a matrix it ran, where it did not run all of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shard: Option<ShardOf>,
+}
+
+/// How many captures were computed, and how many taken from the store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Work {
+    /// By workers of this run.
+    pub computed: ByArm,
+    /// Taken from the store of captures.
+    pub stored: ByArm,
+}
+
+/// Captures by arm.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ByArm {
+    /// Of references that are not under test themselves.
+    pub reference: u64,
+    /// Of the oracle.
+    pub oracle: u64,
+    /// Of devices under test.
+    pub device: u64,
+}
+
+/// Which part of a matrix a run was to do, so that whoever merges the parts can tell what is missing.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ShardOf {
+    /// The part.
+    pub part: Shard,
+    /// The cells of the whole matrix, in declared order.
+    pub declared: Vec<CellId>,
 }
 
 /// Where a run ran.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Environment {
     /// Operating system.
     pub os: String,
@@ -81,8 +143,44 @@ pub struct Environment {
     pub switches: BTreeMap<String, String>,
 }
 
+impl Environment {
+    /// Adds builds and devices that it does not have.
+    pub fn include(&mut self, builds: &[BuildInfo], devices: &[DeviceInfo]) {
+        for build in builds {
+            if !self.builds.contains(build) {
+                self.builds.push(build.clone());
+            }
+        }
+        for device in devices {
+            if !self.devices.contains(device) {
+                self.devices.push(device.clone());
+            }
+        }
+    }
+
+    /// Adds another machine: what both have is named once, what differs is listed.
+    pub fn merge(&mut self, other: &Self) {
+        let join = |mine: &mut String, theirs: &str| {
+            if mine.is_empty() {
+                *mine = theirs.to_owned();
+            } else if mine.split(", ").all(|name| name != theirs) {
+                mine.push_str(&format!(", {theirs}"));
+            }
+        };
+        join(&mut self.os, &other.os);
+        join(&mut self.arch, &other.arch);
+        if let Some(theirs) = &other.cpu {
+            join(self.cpu.get_or_insert_default(), theirs);
+        }
+        self.include(&other.builds, &other.devices);
+        for (name, theirs) in &other.switches {
+            join(self.switches.entry(name.clone()).or_default(), theirs);
+        }
+    }
+}
+
 /// What became of one cell.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Cell {
     /// Its id.
     pub id: CellId,
@@ -110,6 +208,9 @@ pub struct Cell {
     /// The gate's declarations that the outcome was judged under, if any.
     #[serde(default)]
     pub declared: Option<Declared>,
+    /// What was found, where the gate's declarations made something else of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub found: Option<Found>,
     /// How the worker died, where it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub death: Option<Death>,
@@ -135,12 +236,21 @@ pub struct Cell {
     /// The text that was generated, where the case generates.
     #[serde(default)]
     pub text: Option<String>,
+    /// The text that the reference generated, where the case generates.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reference_text: Option<String>,
+    /// The text of each token that the figures name, by its id, where the model has a tokenizer.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub pieces: BTreeMap<u64, String>,
     /// What the worker found when it compared the device with itself.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub checks: Vec<Check>,
     /// How the first worker died at this cell, where a second one computed it.
     #[serde(default)]
     pub retried: Option<String>,
+    /// The captures that the figures are of, where they are kept: files relative to the report's folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub captures: Option<Captures>,
     /// Seconds by name.
     #[serde(default)]
     pub timings: BTreeMap<String, f64>,
@@ -164,6 +274,7 @@ impl Cell {
             reason: "declared but not run".to_owned(),
             findings: Vec::new(),
             declared: None,
+            found: None,
             death: None,
             metrics: None,
             limits: None,
@@ -173,7 +284,10 @@ impl Cell {
             traffic: None,
             peak_rss_bytes: None,
             text: None,
+            reference_text: None,
+            pieces: BTreeMap::new(),
             retried: None,
+            captures: None,
             checks: Vec::new(),
             timings: BTreeMap::new(),
             rerun: format!("ggml-parity run --cell '{id}'"),
@@ -189,11 +303,22 @@ impl Cell {
         Self { reason, ..Self::new(id) }
     }
 
-    /// Sets status, reason and findings.
+    /// Sets status, reason and findings; what the gate made of an earlier verdict is forgotten.
     pub fn set_verdict(&mut self, verdict: Verdict) {
         self.status = verdict.status;
         self.reason = verdict.reason;
         self.findings = verdict.findings;
+        self.declared = None;
+        self.found = None;
+    }
+
+    /// Says that the cell's own worker ended so, without a capture: that is no finding beside others, and a declaration
+    /// may be about it.
+    pub fn set_own_end(&mut self, ended: &Ended) {
+        self.findings.clear();
+        if let Ended::Crashed(death) = ended {
+            self.death = Some(death.clone());
+        }
     }
 
     /// Takes over what a capture tells of the cell.
@@ -217,6 +342,12 @@ impl Cell {
         self.declared.as_ref().is_some_and(|declared| declared.holds)
     }
 
+    /// Whether it did not do what was asked of it.
+    pub fn is_red(&self) -> bool {
+        let declared = self.status == Status::Unsupported && self.is_as_declared();
+        !(self.status.is_good() || declared)
+    }
+
     /// Compute nodes where they were to be, and all of them.
     pub fn nodes(&self) -> Option<(u64, u64)> {
         let placement = self.placement.as_ref()?;
@@ -238,7 +369,15 @@ impl Report {
             })
             .collect();
         ordered.extend(left);
-        Self { schema: SCHEMA.to_owned(), run, environment, gate: None, cells: ordered }
+        Self { schema: SCHEMA.to_owned(), run, environment, gate: None, cells: ordered, parts: Vec::new() }
+    }
+
+    /// Names the captures relative to `folder`, where the report goes; those that lie elsewhere are not kept.
+    pub fn keep_captures(&mut self, folder: &Path) {
+        for cell in &mut self.cells {
+            let within = |path: &Path| path.strip_prefix(folder).map(Path::to_owned);
+            cell.captures = cell.captures.as_ref().and_then(|captures| captures.map(within).ok());
+        }
     }
 
     /// The exit code of the run.
@@ -248,11 +387,7 @@ impl Report {
 
     /// Cells that did not do what was asked of them.
     pub fn failed(&self) -> impl Iterator<Item = &Cell> {
-        let failed = |cell: &&Cell| {
-            let declared = cell.status == Status::Unsupported && cell.is_as_declared();
-            !(cell.status.is_good() || declared)
-        };
-        self.cells.iter().filter(failed)
+        self.cells.iter().filter(|cell| cell.is_red())
     }
 
     /// Cells that a second worker computed after the first had died: they may pass, and are no less a finding.
@@ -277,6 +412,11 @@ impl Report {
             *reasons.entry(reason).or_insert(0) += 1;
         }
         reasons
+    }
+
+    /// The run of a merged report that a cell came from.
+    pub fn part_of(&self, id: &CellId) -> Option<&Part> {
+        self.parts.iter().find(|part| part.cells.contains(id))
     }
 
     /// One line: how many cells, how many of each status, and the exit code.

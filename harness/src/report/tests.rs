@@ -1,269 +1,9 @@
 //! Snapshots of every renderer on one report whose volatile values are fixed.
 
+use super::fixtures::{diverged, ended, id, passed, report_of, sample};
 use super::*;
-use crate::capture::{
-    BackendNodes, BuildFile, BuildInfo, Cache, DeviceInfo, DeviceKind, Fallback, Moved, Placement, Traffic,
-};
-use crate::compare::{
-    BadCache, Distribution, FirstDifference, Greedy, KvNmse, LayerNmse, LogitsNmse, Metrics, Mismatch,
-    MismatchKind, NonFinite, NonFiniteCounts, NonFinitePlace, RowPlace, StepNmse, Steps, TopToken,
-    WorstCache, WorstRow,
-};
-use crate::gate::{Declaration, Declared};
-use crate::plan::CellId;
-use crate::verdict::{Limits, Status, Verdict};
-
-fn id(text: &str) -> CellId {
-    text.parse().unwrap()
-}
-
-/// Figures of a cell whose logits NMSE is `nmse`.
-fn metrics(nmse: f64) -> Metrics {
-    let place = RowPlace { row: 17, position: 17, step: 0 };
-    Metrics {
-        logits: LogitsNmse {
-            overall: nmse,
-            rows: 24,
-            worst: WorstRow { place, nmse: 2.5 * nmse },
-            p50: 0.75 * nmse,
-            p99: 2.5 * nmse,
-        },
-        steps: None,
-        kv: Some(KvNmse {
-            k: 0.25 * nmse,
-            v: 0.5 * nmse,
-            layers: vec![
-                LayerNmse { layer: 0, k: 0.125 * nmse, v: 0.25 * nmse },
-                LayerNmse { layer: 1, k: 0.375 * nmse, v: 0.75 * nmse },
-            ],
-            first_bad: None,
-            worst: WorstCache {
-                cache: Cache::V,
-                layer: 1,
-                nmse: 0.75 * nmse,
-                head: 1,
-                position: 3,
-                heads: vec![0.5 * nmse, nmse],
-                positions: vec![0.5 * nmse, 0.5 * nmse, 0.5 * nmse, 1.5 * nmse],
-            },
-        }),
-        kv_before_storing: None,
-        top_token: TopToken {
-            rows: 24,
-            mismatches: 0,
-            ties: 0,
-            real: 0,
-            rate: 0.0,
-            interval: vec![0.0, 0.125],
-            list: Vec::new(),
-        },
-        greedy: None,
-        nonfinite: NonFinite::default(),
-        distribution: Distribution {
-            kl_mean: 0.5 * nmse,
-            kl_p99: nmse,
-            kl_max: 2.0 * nmse,
-            top_k: 10,
-            overlap_mean: 1.0,
-            overlap_min: 1.0,
-            entropy_max_difference: nmse,
-            max_abs_error: 4.0 * nmse,
-            max_rel_error: 8.0 * nmse,
-        },
-    }
-}
-
-fn placement(device: &str, on_device: u64, on_cpu: u64) -> Placement {
-    let nodes = |name: &str, compute_nodes: u64| BackendNodes {
-        name: name.to_owned(),
-        compute_nodes,
-        view_nodes: 12,
-        ops: [("MUL_MAT f32".to_owned(), compute_nodes)].into(),
-    };
-    let fallbacks = Fallback { op: "ROPE f32".to_owned(), node: "q-0".to_owned(), count: on_cpu };
-    Placement {
-        graphs: 1,
-        splits: 1 + 2 * on_cpu,
-        backends: vec![nodes(device, on_device), nodes("CPU", on_cpu)],
-        fallbacks: if on_cpu > 0 { vec![fallbacks] } else { Vec::new() },
-    }
-}
-
-fn passed() -> Cell {
-    let mut cell = Cell::new(id("dream-gen/f32/full@npm-3.21.1:CPU@x64"));
-    let limits = Limits::uniform(1e-9);
-    let mut placement = placement("CPU", 80, 0);
-    placement.backends.truncate(1);
-    let metrics = metrics(4e-14);
-    cell.reference = Some("dream-gen/f32/full@npm-3.21.1:CPU".to_owned());
-    cell.set_verdict(crate::verdict::judge(&metrics, &placement, &limits, true));
-    cell.metrics = Some(metrics);
-    cell.limits = Some(limits);
-    cell.placement = Some(placement);
-    let moved = |total, largest| Moved { total, largest };
-    cell.traffic = Some(Traffic {
-        graphs: 1,
-        to_device: moved(396, 396),
-        from_device: moved(17_160, 17_160),
-        cache_read: 0,
-    });
-    cell.without_oracle =
-        Some("9e11 tokens x parameters are more than 2.5e10, which --oracle lifts".to_owned());
-    cell.peak_rss_bytes = Some(64 << 20);
-    cell.timings = [("load".to_owned(), 0.25), ("compute".to_owned(), 1.5)].into();
-    cell
-}
-
-fn diverged() -> Cell {
-    let mut cell = Cell::new(id("smollm2-135m/q4_1/decode?attn=flash&kv=f16@npm-3.21.1:Vulkan0"));
-    let nmse_limit = 3e-3;
-    let limits = Limits::uniform(nmse_limit);
-    let placement = placement("Vulkan0", 900, 4);
-    let mut metrics = metrics(f64::NAN);
-    let place = RowPlace { row: 3, position: 7, step: 1 };
-    metrics.logits.worst.place = place;
-    metrics.kv = metrics.kv.map(|kv| KvNmse {
-        v: f64::INFINITY,
-        first_bad: Some(BadCache { cache: Cache::V, layer: 1, nmse: f64::INFINITY }),
-        ..kv
-    });
-    let steps = [(0, 16, nmse_limit / 2.0), (1, 8, f64::NAN)];
-    let steps = steps.map(|(step, rows, nmse)| StepNmse { step, rows, nmse });
-    metrics.steps = Some(Steps { first_bad: Some(steps[1]), worst: steps[1], list: steps.to_vec() });
-    metrics.top_token = TopToken {
-        rows: 24,
-        mismatches: 3,
-        ties: 2,
-        real: 1,
-        rate: 0.125,
-        interval: vec![0.026_5, 0.323_5],
-        list: vec![Mismatch {
-            place,
-            kind: MismatchKind::Real,
-            reference: Some(42),
-            test: None,
-            margin: 0.5,
-            gap: f64::NAN,
-            allowed: 0.25,
-        }],
-    };
-    metrics.greedy = Some(Greedy {
-        equal: false,
-        length: 32,
-        required: 20,
-        first_difference: Some(FirstDifference {
-            decision: 11,
-            index: 11,
-            reference: Some(7),
-            test: Some(9),
-            margin: Some(0.5),
-        }),
-    });
-    let counts = NonFiniteCounts { test_nan: 1, ..NonFiniteCounts::default() };
-    metrics.nonfinite = NonFinite {
-        tensors: [("logits".to_owned(), counts)].into(),
-        first: Some(NonFinitePlace {
-            tensor: "logits".to_owned(),
-            row: 3,
-            column: 42,
-            reference: "8.25".to_owned(),
-            test: "NaN".to_owned(),
-        }),
-    };
-    cell.reference = Some("smollm2-135m/q4_1/decode?attn=flash&kv=f16@npm-3.21.1:CPU".to_owned());
-    cell.set_verdict(crate::verdict::judge(&metrics, &placement, &limits, false));
-    cell.metrics = Some(metrics);
-    cell.limits = Some(limits);
-    cell.placement = Some(placement);
-    cell.attribution = Some(Attribution {
-        verdict: Arm::Device,
-        reference_nmse: 2.5e-4,
-        device_nmse: f64::INFINITY,
-        reference_kv_nmse: Some(1e-4),
-        device_kv_nmse: None,
-    });
-    cell
-}
-
-/// A cell whose reference is farther from the oracle than its limit.
-fn noted() -> Cell {
-    let mut cell = Cell { id: id("gen-llama/q4_1/prefill@npm-3.21.1:Vulkan0"), ..passed() };
-    cell.without_oracle = None;
-    cell.reason = "reference off: the reference against the oracle: logits NMSE 5.0e-3 > 3e-3".to_owned();
-    cell.attribution = Some(Attribution {
-        verdict: Arm::Reference,
-        reference_nmse: 5e-3,
-        device_nmse: 1.2e-3,
-        reference_kv_nmse: None,
-        device_kv_nmse: None,
-    });
-    cell
-}
-
-/// A cell without figures.
-fn ended(text: &str, status: Status, reason: &str) -> Cell {
-    let mut cell = Cell::new(id(text));
-    cell.set_verdict(Verdict::new(status, reason));
-    cell
-}
-
-/// A report with every kind of outcome, its cells given in another order than declared.
-fn sample() -> Report {
-    let mut unsupported =
-        ended("dream-gen/f32/generate@old:CPU", Status::Unsupported, "build old lacks `ggml_set_rows`");
-    unsupported.declared = Some(Declared {
-        holds: true,
-        declarations: vec![Declaration {
-            expected: "unsupported for want of ggml_set_rows".to_owned(),
-            reason: "needs a build of mid-2025 | see *notes*".to_owned(),
-            link: None,
-            expires: Some("2026-12-31".to_owned()),
-            place: "ci/gate.toml:7".to_owned(),
-        }],
-    });
-    let crashed = ended(
-        "dream-gen/f32/prefill@npm-3.21.1:Vulkan0",
-        Status::Crashed,
-        "signal 6 (SIGABRT): GGML_ASSERT(x->ne[0] == 1) failed\nbacktrace",
-    );
-    let declared = [
-        "dream-gen/f32/full@npm-3.21.1:CPU@x64",
-        "smollm2-135m/q4_1/decode?attn=flash&kv=f16@npm-3.21.1:Vulkan0",
-        "dream-gen/f32/prefill@npm-3.21.1:Vulkan0",
-        "dream-gen/f32/decode@npm-3.21.1:Vulkan0",
-        "dream-gen/f32/generate@old:CPU",
-        "gen-llama/q4_1/prefill@npm-3.21.1:Vulkan0",
-    ]
-    .map(id);
-    let run = Run {
-        name: "2026-01-02-030405".to_owned(),
-        started: "2026-01-02T03:04:05Z".to_owned(),
-        seconds: 61.5,
-        command: "ggml-parity run".to_owned(),
-        version: "0.1.0".to_owned(),
-    };
-    let environment = Environment {
-        os: "linux".to_owned(),
-        arch: "x86_64".to_owned(),
-        cpu: Some("Some Processor".to_owned()),
-        builds: vec![BuildInfo {
-            name: "npm-3.21.1".to_owned(),
-            version: Some("0.23.0".to_owned()),
-            commit: Some("abcdef0".to_owned()),
-            files: vec![BuildFile { name: "libggml-base.so".to_owned(), sha256: "00ff".to_owned() }],
-        }],
-        devices: vec![DeviceInfo {
-            selector: "Vulkan0".to_owned(),
-            name: "Vulkan0".to_owned(),
-            kind: DeviceKind::IntegratedGpu,
-            description: "llvmpipe (LLVM 15.0.6, 256 bits)".to_owned(),
-            driver: Some("Mesa 22.3.6".to_owned()),
-            memory_total: Some(8 << 30),
-        }],
-        switches: [("GGML_VK_VISIBLE_DEVICES".to_owned(), "0".to_owned())].into(),
-    };
-    Report::new(run, environment, &declared, vec![unsupported, noted(), crashed, diverged(), passed()])
-}
+use crate::gate::{Declaration, Declared, Found, GateUse};
+use crate::verdict::Status;
 
 #[test]
 fn console_table() {
@@ -292,6 +32,162 @@ fn csv_cells() {
 #[test]
 fn markdown_summary() {
     insta::assert_snapshot!(markdown::render(&sample()));
+}
+
+#[test]
+fn csv_tensors() {
+    insta::assert_snapshot!(tensors::render(&sample()));
+}
+
+#[test]
+fn junit_suites() {
+    insta::assert_snapshot!(junit::render(&sample()));
+}
+
+/// The page without its style and script, a line for each element that begins one.
+#[test]
+fn html_page() {
+    let page = html::render(&report_of(vec![diverged(), passed()]));
+    let (head, rest) = page.split_once("<style>").unwrap();
+    let (_, rest) = rest.split_once("</style>").unwrap();
+    let (body, _) = rest.split_once("<script>").unwrap();
+    let (before, policy) = head.split_once("sha256-").unwrap();
+    let (_, after) = policy.split_once("img-src").unwrap();
+    let text = format!("{before}[hashes] img-src{after}{body}");
+    let blocks = [
+        "section", "table", "tr", "figure", "h1", "h2", "h3", "h4", "p", "li", "details", "svg", "path",
+        "text",
+    ];
+    let text = blocks.iter().fold(text, |text, name| {
+        let text = text.replace(&format!("<{name}>"), &format!("\n<{name}>"));
+        text.replace(&format!("<{name} "), &format!("\n<{name} "))
+            .replace(&format!("<{name}."), &format!("\n<{name}."))
+    });
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn nothing_in_a_report_becomes_part_of_the_page() {
+    let evil = "</style></script><script>alert(1)</script><img src=x onerror=alert(2)>\"'";
+    let mut cell = diverged();
+    cell.id.case.model = evil.to_owned();
+    for text in [&mut cell.model, &mut cell.weights, &mut cell.build, &mut cell.reason, &mut cell.rerun] {
+        evil.clone_into(text);
+    }
+    for text in [&mut cell.text, &mut cell.reference_text, &mut cell.retried, &mut cell.reference] {
+        *text = Some(evil.to_owned());
+    }
+    let evil_declaration = || Declaration {
+        expected: evil.to_owned(),
+        reason: evil.to_owned(),
+        link: Some(format!("https://example.org/{evil}")),
+        expires: Some(evil.to_owned()),
+        place: evil.to_owned(),
+    };
+    cell.declared = Some(Declared { holds: false, declarations: vec![evil_declaration()] });
+    cell.device.base = evil.to_owned();
+    cell.pieces = [(42, evil.to_owned()), (7, evil.to_owned())].into();
+    cell.timings = [(evil.to_owned(), 1.0)].into();
+    let clean = html::render(&report_of(vec![diverged()]));
+    let mut report = report_of(vec![cell]);
+    report.run.name = evil.to_owned();
+    report.run.command = evil.to_owned();
+    let declarations = vec![evil_declaration()];
+    report.gate =
+        Some(GateUse { file: evil.to_owned(), unused: declarations.clone(), expired: declarations });
+    report.environment = sample().environment;
+    report.environment.switches = [(evil.to_owned(), evil.to_owned())].into();
+    report.environment.devices[0].description = evil.to_owned();
+    let page = html::render(&report);
+    assert!(!page.contains("<script>alert") && !page.contains("<img"), "{page}");
+    for tag in ["<script", "</script", "<style", "</style"] {
+        assert_eq!(page.matches(tag).count(), clean.matches(tag).count(), "{tag}");
+    }
+    let xml = junit::render(&report);
+    assert!(!xml.contains("<script"), "{xml}");
+}
+
+/// A cell that did as the gate declares is shown as one that went well, with what was found and why that is known; one that
+/// no longer does is a failure.
+#[test]
+fn declared_divergences_are_told_apart_from_failures() {
+    let known = |link: &str| Declaration {
+        expected: "diverged with logits_nmse <= 0.01".to_owned(),
+        reason: "rounds to 8 bits".to_owned(),
+        link: Some(link.to_owned()),
+        expires: None,
+        place: "ci/gate.toml:40".to_owned(),
+    };
+    let cell = |id: &str, status, reason: &str, holds, link: &str| {
+        let mut cell = ended(id, status, reason);
+        cell.declared = Some(Declared { holds, declarations: vec![known(link)] });
+        cell.found = Some(Found { status: Status::Diverged, reason: "logits NMSE 5e-3 > 1e-5".to_owned() });
+        cell
+    };
+    let web = "https://example.org/1";
+    let expected = cell("m/f32/full@b:V0", Status::Expected, "as declared: 5e-3", true, web);
+    let gone = cell("m/f32/full@b:V1", Status::UnexpectedPass, "no longer as declared", false, "#12");
+    let report = report_of(vec![expected, gone]);
+    assert!(!report.cells[0].is_red() && report.cells[1].is_red());
+    assert_eq!(report.expected().count(), 1);
+
+    let xml = junit::render(&report);
+    assert_eq!((xml.matches("<failure").count(), xml.matches("<error").count()), (1, 0), "{xml}");
+    assert!(xml.contains("type=\"unexpected-pass\""), "{xml}");
+    for words in [
+        "declared in ci/gate.toml:40: diverged with logits_nmse &lt;= 0.01: rounds to 8 bits",
+        "expected: as declared: 5e-3",
+    ] {
+        assert!(xml.contains(words), "{words}: {xml}");
+    }
+
+    let page = html::render(&report);
+    for words in [
+        "data-status=\"expected\" data-red=\"false\"",
+        "data-status=\"unexpected-pass\" data-red=\"true\"",
+        "diverged with logits_nmse &lt;= 0.01: rounds to 8 bits (<a href=\"https://example.org/1\"",
+        "(#12)",
+        "Without the declaration: ",
+        "ci/gate.toml:40",
+    ] {
+        assert!(page.contains(words), "{words}: {page}");
+    }
+    let summary = markdown::render(&report);
+    assert!(summary.contains("- `m/f32/full@b:V0`: as declared: 5e-3"), "{summary}");
+    assert!(summary.contains("**unexpected-pass** `m/f32/full@b:V1`"), "{summary}");
+}
+
+#[test]
+fn a_page_loads_nothing_and_stays_small() {
+    let cells = (0..500).map(|i| {
+        let case = format!("m{}/f32/decode?n={}@b{}:Vulkan0", i % 10, i + 1, i % 3);
+        Cell { id: id(&case), ..diverged() }
+    });
+    let page = html::render(&report_of(cells.collect()));
+    assert!(page.len() < 8 << 20, "{} bytes", page.len());
+    for loads in ["src=", "@import", "url(", "http://", "https://"] {
+        assert!(!page.contains(loads), "{loads}");
+    }
+}
+
+#[test]
+fn a_summary_of_many_long_reasons_fits_a_step() {
+    let cells = (0..2000)
+        .map(|i| ended(&format!("m{i}/f32/full@b:CPU"), Status::Crashed, &"a long reason | ".repeat(500)));
+    let text = markdown::render(&report_of(cells.collect()));
+    assert!(text.len() <= markdown::MOST_BYTES, "{} bytes", text.len());
+    assert!(text.contains("1800 more are in `cells.csv`"));
+}
+
+#[test]
+fn every_tensor_has_its_row() {
+    let text = tensors::render(&sample());
+    let mut reader = ::csv::Reader::from_reader(text.as_bytes());
+    let rows: Vec<::csv::StringRecord> = reader.records().map(Result::unwrap).collect();
+    // Three cells were compared, each with two layers.
+    assert_eq!(rows.len(), 3 * (1 + 2 * 2));
+    let bad = rows.iter().find(|row| &row[1] == "diverged" && &row[2] == "logits").unwrap();
+    assert_eq!((&bad[3], &bad[12]), ("NaN", "false"));
 }
 
 #[test]
@@ -343,7 +239,7 @@ fn all_files_are_written_and_replaced() {
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
     names.sort();
-    assert_eq!(names, ["cells.csv", "report.json", "summary.md"]);
+    assert_eq!(names, ["cells.csv", "index.html", "junit.xml", "report.json", "summary.md", "tensors.csv"]);
     let text = std::fs::read_to_string(out.join("report.json")).unwrap();
     assert_eq!(json::render(&json::parse(&text).unwrap()), json::render(&sample()));
 }

@@ -4,6 +4,7 @@ use super::finding::{Finding, words};
 use super::{Limits, Status, Verdict, figures};
 use crate::compare::Metrics;
 use crate::named::named_enum;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 named_enum! {
@@ -25,21 +26,21 @@ named_enum! {
 /// An arm is off when any figure exceeds the limit that the cell has for it: NMSE of all logits, of the worst row, of
 /// K or V of a layer, a real top-token mismatch, a value that is not finite. The oracle's cache
 /// rounds as the case's K/V type does, so what storing costs is no fault of an arm.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Attribution {
     /// Which arm exceeds the cell's limits.
     pub verdict: Arm,
     /// Logits NMSE of the reference against the oracle; 0 where the oracle itself is the reference.
-    #[serde(with = "crate::figure")]
+    #[serde(with = "crate::figure::Figure")]
     pub reference_nmse: f64,
     /// Logits NMSE of the device against the oracle.
-    #[serde(with = "crate::figure")]
+    #[serde(with = "crate::figure::Figure")]
     pub device_nmse: f64,
     /// K/V NMSE of the reference against the oracle, the worst layer.
-    #[serde(default, with = "crate::figure::option")]
+    #[serde(default, with = "crate::figure::MaybeFigure")]
     pub reference_kv_nmse: Option<f64>,
     /// K/V NMSE of the device against the oracle, the worst layer.
-    #[serde(default, with = "crate::figure::option")]
+    #[serde(default, with = "crate::figure::MaybeFigure")]
     pub device_kv_nmse: Option<f64>,
 }
 

@@ -1,6 +1,6 @@
 //! Which figures of a cell are beyond their limits, in words.
 
-use super::{Figure, Finding, Limits};
+use super::{Bound, Figure, Finding, Limits};
 use crate::capture::{Cache, KvSet};
 use crate::compare::{LayerNmse, Metrics};
 
@@ -17,6 +17,7 @@ pub(super) fn faults(metrics: &Metrics, limits: &Limits) -> Vec<Finding> {
         logits,
         row,
         caches(metrics, limits),
+        step_caches(metrics, limits),
         before_storing(metrics, limits),
         mismatches(metrics, limits),
         divergence(metrics, limits),
@@ -46,10 +47,11 @@ fn logits(metrics: &Metrics, limits: &Limits) -> Option<Finding> {
     let excess = limits.logits_nmse.excess(found.overall)?;
     let worst = &found.worst;
     let text = format!(
-        "logits NMSE {excess}, worst row {} of {} with {:.1e}{}",
+        "logits NMSE {excess}, worst row {} of {} with {:.1e}{}{}",
         worst.place.row,
         found.rows,
         worst.nmse,
+        worst.column.map_or_else(String::new, |column| format!(" (largest error in column {column})")),
         first_bad_step(metrics)
     );
     Some(Finding::new(Figure::Logits, found.overall, text))
@@ -59,19 +61,46 @@ fn logits(metrics: &Metrics, limits: &Limits) -> Option<Finding> {
 fn first_bad_step(metrics: &Metrics) -> String {
     let Some(steps) = &metrics.steps else { return String::new() };
     let Some(first) = &steps.first_bad else { return String::new() };
-    format!(
-        ", over the limit from step {} on ({:.1e}), worst step {} ({:.1e})",
-        first.step, first.nmse, steps.worst.step, steps.worst.nmse
-    )
+    let logits = first.nmse.map(|nmse| format!("logits {nmse:.1e}"));
+    let cache =
+        first.cache.map(|found| format!("first {}.{} with {:.1e}", found.cache, found.layer, found.nmse));
+    let what: Vec<String> = logits.into_iter().chain(cache).collect();
+    let worst = steps.worst.nmse.map(|nmse| format!(", worst step {} ({nmse:.1e})", steps.worst.step));
+    format!(", over the limit from step {} on ({}){}", first.step, what.join(", "), worst.unwrap_or_default())
+}
+
+/// Keys and values that later steps have overwritten, so that the caches at the end do not tell them.
+fn step_caches(metrics: &Metrics, limits: &Limits) -> Option<Finding> {
+    let bound = limits.kv_nmse.as_ref()?;
+    let steps = metrics.steps.as_ref()?;
+    let (name, excess) = first_over(&steps.layers, bound, KvSet::Steps)?;
+    // Where logits or the caches at the end are beyond their limits too, they have said where it begins.
+    let said = !limits.logits_nmse.holds(metrics.logits.overall)
+        || metrics.kv.as_ref().is_some_and(|kv| first_over(&kv.layers, bound, KvSet::Stored).is_some());
+    let begins = if said { String::new() } else { first_bad_step(metrics) };
+    let text = format!("NMSE of {name} over all steps {excess}{begins}");
+    Some(Finding::new(Figure::Kv, worst_layer(&steps.layers), text))
+}
+
+/// The first cache over its limit, by name.
+fn first_over(layers: &[LayerNmse], bound: &Bound, set: KvSet) -> Option<(String, String)> {
+    layers.iter().find_map(|layer| {
+        let check = |cache, nmse| Some((set.tensor(cache, layer.layer as usize), bound.excess(nmse)?));
+        check(Cache::K, layer.k).or_else(|| check(Cache::V, layer.v))
+    })
 }
 
 /// A single bad row that the mean forgives.
 fn worst_row(metrics: &Metrics, limits: &Limits) -> Option<Finding> {
     let excess = limits.row_nmse.excess(metrics.logits.worst.nmse)?;
     let (place, rows) = (metrics.logits.worst.place, metrics.logits.rows);
+    let column = metrics.logits.worst.column;
     let text = format!(
-        "NMSE of row {} of {rows} (position {}, step {}) {excess}",
-        place.row, place.position, place.step
+        "NMSE of row {} of {rows} (position {}, step {}{}) {excess}",
+        place.row,
+        place.position,
+        place.step,
+        column.map_or_else(String::new, |column| format!(", largest error in column {column}"))
     );
     Some(Finding::new(Figure::Row, metrics.logits.worst.nmse, text))
 }
@@ -82,15 +111,17 @@ fn caches(metrics: &Metrics, limits: &Limits) -> Option<Finding> {
         return Some(Finding::unforgivable("K/V were to be compared, but the captures hold none"));
     };
     // Every layer is checked here again: the limits may not be those of the comparison.
-    let first = kv.layers.iter().find_map(|layer| {
-        let check = |cache: Cache, nmse| Some((cache.tensor(layer.layer as usize), bound.excess(nmse)?));
-        check(Cache::K, layer.k).or_else(|| check(Cache::V, layer.v))
-    });
-    let (name, excess) = first?;
+    let (name, excess) = first_over(&kv.layers, bound, KvSet::Stored)?;
     let worst = &kv.worst;
+    // Where the logits are beyond theirs too, they have said it.
+    let begins = if limits.logits_nmse.holds(metrics.logits.overall) {
+        first_bad_step(metrics)
+    } else {
+        String::new()
+    };
     let text = format!(
         "NMSE of {name} {excess}, the first cache over its limit; worst {}.{} with {:.1e} \
-         (head {}, position {})",
+         (head {}, position {}){begins}",
         worst.cache, worst.layer, worst.nmse, worst.head, worst.position
     );
     Some(Finding::new(Figure::Kv, worst_layer(&kv.layers), text))
@@ -106,13 +137,7 @@ fn worst_layer(layers: &[LayerNmse]) -> f64 {
 fn before_storing(metrics: &Metrics, limits: &Limits) -> Option<Finding> {
     let bound = limits.kv_before_storing_nmse.as_ref()?;
     let kv = metrics.kv_before_storing.as_ref()?;
-    let first = kv.layers.iter().find_map(|layer| {
-        let check = |cache, nmse| {
-            Some((KvSet::BeforeStoring.tensor(cache, layer.layer as usize), bound.excess(nmse)?))
-        };
-        check(Cache::K, layer.k).or_else(|| check(Cache::V, layer.v))
-    });
-    let (name, excess) = first?;
+    let (name, excess) = first_over(&kv.layers, bound, KvSet::BeforeStoring)?;
     let text = format!("NMSE of {name} {excess}, the first over the limit before it was stored");
     Some(Finding::new(Figure::BeforeStoring, worst_layer(&kv.layers), text))
 }

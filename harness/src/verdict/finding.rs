@@ -1,6 +1,7 @@
 //! Findings: what is wrong with a cell, in a form that can be held against a declaration.
 
 use crate::named::named_enum;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 named_enum! {
@@ -12,7 +13,7 @@ named_enum! {
         Logits = "logits_nmse",
         /// NMSE of the worst row of logits.
         Row = "row_nmse",
-        /// NMSE of K or V, the worst layer.
+        /// NMSE of K or V, the worst layer, at the end or over all steps.
         Kv = "kv_nmse",
         /// NMSE of what a quantised cache is given to store, the worst layer.
         BeforeStoring = "kv_before_storing_nmse",
@@ -33,13 +34,13 @@ named_enum! {
 }
 
 /// One thing that is wrong with a cell.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Finding {
     /// What it is about.
     pub figure: Figure,
     /// The figure that is beyond its limit, in the unit of [`Figure`].
-    #[serde(with = "crate::figure")]
+    #[serde(with = "crate::figure::Figure")]
     pub value: f64,
     /// What, where and by how much; empty where another finding says it.
     pub text: String,

@@ -49,6 +49,14 @@ pub fn judge(metrics: &Metrics, placement: &Placement, limits: &Limits, device_i
     Verdict { status, reason, findings }
 }
 
+/// Judges the figures alone, where nothing is known of a placement: a capture of another runtime.
+pub fn judge_figures(metrics: &Metrics, limits: &Limits) -> Verdict {
+    let findings = figures::faults(metrics, limits);
+    let status = if findings.is_empty() { Status::Pass } else { Status::Diverged };
+    let reason = words(&findings).collect::<Vec<_>>().join("; ");
+    Verdict { status, reason, findings }
+}
+
 /// What is wrong with the placement of a reference: every compute node must be on the CPU, and there must be
 /// some. A reference with a fault makes every cell that is compared with it red.
 pub fn reference_fault(placement: &Placement) -> Option<Verdict> {
@@ -70,7 +78,7 @@ mod tests {
             view_nodes: 7,
             ops: [("GET_ROWS f32".to_owned(), compute_nodes)].into(),
         });
-        Placement { graphs: 1, splits: 1, backends: backends.collect(), fallbacks: Vec::new() }
+        Placement { graphs: 1, splits: 1, backends: backends.collect(), ..Placement::default() }
     }
 
     fn metrics() -> Metrics {
@@ -118,6 +126,19 @@ mod tests {
         listed.fallbacks = vec![Fallback { op: "ROPE f32".into(), node: "q-0".into(), count: 2 }];
         let verdict = judge(&metrics(), &listed, &Limits::uniform(1e-9), false);
         assert_eq!(verdict.reason, format!("{start}ROPE f32 x2 (q-0)"));
+    }
+
+    #[test]
+    fn work_that_was_pinned_to_the_cpu_is_no_fallback() {
+        let verdict = |backends: &[(&str, u64)], pinned: u64| {
+            let pinned = [("MUL_MAT@1".parse().unwrap(), pinned)].into();
+            judge(&metrics(), &Placement { pinned, ..placement(backends) }, &Limits::uniform(1e-9), false)
+        };
+        assert_eq!(verdict(&[("Vulkan0", 88), ("CPU", 2)], 2).status, Status::Pass);
+        assert_eq!(verdict(&[("Vulkan0", 0), ("CPU", 90)], 90).status, Status::Pass);
+        let beyond = verdict(&[("Vulkan0", 87), ("CPU", 3)], 2);
+        assert_eq!(beyond.status, Status::Fallback);
+        assert!(beyond.reason.starts_with("1 of 90 compute nodes fell back"), "{}", beyond.reason);
     }
 
     #[test]

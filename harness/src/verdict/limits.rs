@@ -1,5 +1,6 @@
 //! Limits of a cell, each with the reason why it is what it is.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Whether a figure is within a limit. NaN never is, whichever side it is on.
@@ -8,11 +9,11 @@ pub fn within(value: f64, limit: f64) -> bool {
 }
 
 /// An upper limit and its reason.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Bound {
     /// The largest figure that passes.
-    #[serde(with = "crate::figure")]
+    #[serde(with = "crate::figure::Figure")]
     pub limit: f64,
     /// Why it is not smaller.
     pub reason: String,
@@ -53,7 +54,7 @@ fn shortest(limit: f64) -> String {
 }
 
 /// The limits of one cell.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
     /// NMSE over all logits.

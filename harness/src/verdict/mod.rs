@@ -14,7 +14,7 @@ pub use attribution::{Arm, Attribution, attribute};
 pub use checks::with_checks;
 pub use exit_code::{ExitCode, Outcome, exit_code};
 pub use finding::{Figure, Finding};
-pub use judge::{Verdict, judge, reference_fault};
+pub use judge::{Verdict, judge, judge_figures, reference_fault};
 pub use limits::{Bound, Limits, within};
 pub(crate) use placing::ops_on_cpu;
 pub use tolerance::{DeviceClass, Key, ToleranceError, Tolerances, WeightClass};

@@ -17,10 +17,10 @@ pub(super) fn cpu_fault(placement: &Placement) -> Option<String> {
 }
 
 /// What is wrong with the placement of a cell on another device, at most `limit` nodes of which may be on the
-/// CPU.
+/// CPU, those not counted that were pinned there.
 pub(super) fn device_fault(placement: &Placement, limit: Option<u64>) -> Option<Finding> {
-    let (fell_back, total) = (placement.on_cpu(), placement.total());
-    if placement.off_cpu() == 0 {
+    let (fell_back, total) = (placement.unasked_on_cpu(), placement.total());
+    if placement.off_cpu() == 0 && placement.pinned.is_empty() {
         return Some(Finding::unforgivable(format!("the selected device got none of {total} compute nodes")));
     }
     let limit = limit.filter(|&limit| fell_back > limit)?;

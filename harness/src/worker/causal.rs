@@ -2,8 +2,10 @@
 
 use super::exchange::{Tokens, int, layers, open, rows, signed, unsigned};
 use super::protocol::{Failure, FailureKind, JobCell};
+use super::step_kv::{StepKvs, once};
 use crate::capture::{CaptureReader, CaptureWriter, Check, CheckBound, LayerProfile};
 use crate::compare::Nmse;
+use crate::plan::Attention;
 use model_file::{HyperParams, Model, Tokenizer};
 use runtime::generate::{autoregressive, most_likely, profile, speculative};
 use runtime::{LayerKv, Logits, Rows, Session};
@@ -17,6 +19,8 @@ pub(super) struct Bench<'a> {
     pub(super) writer: &'a mut CaptureWriter,
     /// What the mode finds out about its own device.
     pub(super) checks: Vec<Check>,
+    /// What a reader of the capture should know.
+    pub(super) notes: Vec<String>,
 }
 
 fn failed(error: runtime::Error) -> Failure {
@@ -28,11 +32,66 @@ impl Bench<'_> {
     pub(super) fn prefill(&mut self) -> Tokens {
         let tokens = &self.cell.inputs.prompt;
         self.empty_cache(tokens.len())?;
+        let hidden = self.hidden_row()?;
         let logits = self.session.extend(tokens, Rows::All).map_err(failed)?;
-        rows(self.writer, &logits, 0, 0);
+        for row in (0..logits.rows()).filter(|row| Some(*row) != hidden) {
+            self.writer.row(int(row), 0, logits.row(row));
+        }
         self.writer.tokens(&signed(tokens));
         self.write_cache()?;
+        if let Some(hidden) = hidden {
+            self.against_no_hidden_row(hidden, &logits)?;
+        }
+        if self.cell.id.case.options.attn == Attention::Flash {
+            self.against_explicit(hidden, &logits)?;
+        }
         Ok(None)
+    }
+
+    /// The row that sees nothing, if one is to.
+    fn hidden_row(&self) -> Result<Option<usize>, Failure> {
+        let n = self.cell.inputs.prompt.len();
+        match self.cell.id.case.options.causal.hidden.map(|row| row as usize) {
+            Some(row) if row >= n => {
+                let message = format!("row {row} is to be hidden, of {n} tokens");
+                Err(Failure { kind: FailureKind::Input, message })
+            }
+            hidden => Ok(hidden),
+        }
+    }
+
+    /// What the device gave in a row that sees nothing, and whether the other rows are what they are without one.
+    fn against_no_hidden_row(&mut self, hidden: usize, logits: &Logits) -> Result<(), Failure> {
+        let tokens = &self.cell.inputs.prompt;
+        fresh(self.session, tokens.len())?;
+        self.session.set_hidden(None);
+        let plain = self.session.extend(tokens, Rows::All).map_err(failed);
+        self.session.set_hidden(Some(hidden));
+        let [with, without] = [logits, &plain?].map(|logits| without_row(logits, Some(hidden)));
+        let name = "rows beside one that sees nothing against the same without one";
+        self.checks.push(apart(name, &without, &with, CheckBound::Logits));
+        let row = logits.row(hidden);
+        let odd = row.iter().filter(|value| !value.is_finite()).count();
+        self.checks.push(Check {
+            name: "logits that are not finite in the row that sees nothing".to_owned(),
+            value: odd as f64,
+            bound: CheckBound::Reported,
+            detail: format!("row {hidden}, {} values", row.len()),
+        });
+        Ok(())
+    }
+
+    /// Flash attention against explicit attention.
+    fn against_explicit(&mut self, hidden: Option<usize>, flash: &Logits) -> Result<(), Failure> {
+        let tokens = &self.cell.inputs.prompt;
+        fresh(self.session, tokens.len())?;
+        self.session.set_attention(runtime::Attention::Explicit);
+        let explicit = self.session.extend(tokens, Rows::All).map_err(failed);
+        self.session.set_attention(runtime::Attention::Flash);
+        let [flash, explicit] = [flash, &explicit?].map(|logits| without_row(logits, hidden));
+        let name = "flash attention against explicit attention";
+        self.checks.push(apart(name, &explicit, &flash, CheckBound::Logits));
+        Ok(())
     }
 
     /// Two thirds of the prompt, then the rest in one batch, whose rows are kept.
@@ -45,6 +104,7 @@ impl Bench<'_> {
         rows(self.writer, &logits, cached, 1);
         self.writer.tokens(&signed(tokens));
         self.write_cache()?;
+        self.writer.step_rows(&once([0, cached], tokens.len()));
         Ok(None)
     }
 
@@ -83,6 +143,7 @@ impl Bench<'_> {
         .map_err(failed)?;
         self.writer.tokens(&signed(&[prompt.as_slice(), &tokens].concat()));
         self.write_cache()?;
+        self.write_decoded_steps();
         let free = match given {
             None => tokens,
             Some(_) => {
@@ -156,6 +217,7 @@ impl Bench<'_> {
             .map_err(failed)?;
         self.writer.tokens(&signed(&[prompt.as_slice(), &forced.tokens].concat()));
         self.write_cache()?;
+        self.write_decoded_steps();
         let free = match given {
             None => forced,
             Some(_) => {
@@ -195,13 +257,20 @@ impl Bench<'_> {
         fresh(self.session, capacity)?;
         let mut fed = prompt.clone();
         let writer = &mut *self.writer;
-        speculative::replay(self.session, prompt, &batches, |checked| {
+        // What a batch computes and the target refuses is overwritten by the next one.
+        let mut steps = step_kvs(self.session, self.cell)?;
+        speculative::replay(self.session, prompt, &batches, |target, checked| {
             rows(writer, checked.logits, checked.position, checked.batch);
             fed.extend(checked.tokens);
+            // The prompt counts as a part of the first batch.
+            let first = if checked.batch == 0 { 0 } else { checked.position };
+            let computed: Vec<usize> = (first..target.cached()).collect();
+            steps.push(checked.batch, &computed, |positions| target.read_cache_rows(positions));
         })
         .map_err(failed)?;
         self.writer.tokens(&signed(&fed));
         self.write_cache()?;
+        self.notes.extend(steps.write(self.writer, self.session.hparams())?);
         self.writer.greedy(&signed(&free.tokens));
         self.writer.greedy_margin(&free.margins.iter().map(|&m| m as f32).collect::<Vec<_>>());
         Ok(Some(free.tokens))
@@ -217,12 +286,19 @@ impl Bench<'_> {
         let other: Vec<u32> = prompt.iter().rev().take(rest.len()).copied().collect();
         let session = &mut *self.session;
         fresh(session, tokens.len())?;
+        let mut steps = step_kvs(session, self.cell)?;
+        let mut step = |session: &Session, step, first: usize| {
+            let computed: Vec<usize> = (first..session.cached()).collect();
+            steps.push(step, &computed, |positions| session.read_cache_rows(positions));
+        };
 
         let whole = session.extend(prompt, Rows::All).map_err(failed)?;
         rows(self.writer, &whole, 0, 0);
+        step(session, 0, 0);
         let saved = session.save_cache().map_err(failed)?;
         let on = session.extend(rest, Rows::All).map_err(failed)?;
         rows(self.writer, &on, cached, 1);
+        step(session, 1, cached);
         let after = session.read_cache().map_err(failed)?;
 
         fresh(session, tokens.len())?;
@@ -233,6 +309,7 @@ impl Bench<'_> {
         session.truncate(cached).map_err(failed)?;
         let diverged = session.extend(&other, Rows::All).map_err(failed)?;
         rows(self.writer, &diverged, cached, 2);
+        step(session, 2, cached);
         session.truncate(cached).map_err(failed)?;
         let returned = session.extend(rest, Rows::All).map_err(failed)?;
         self.checks.push(exact("diverging and returning against going on", &on, &returned));
@@ -245,8 +322,10 @@ impl Bench<'_> {
         let beyond = other.len().min(drop);
         let moved = session.extend(&other[..beyond], Rows::All).map_err(failed)?;
         rows(self.writer, &moved, left, 3);
+        step(session, 3, left);
         self.writer.tokens(&signed(&[&tokens[..], &other, &other[..beyond]].concat()));
         layers(self.writer, session.hparams(), &session.read_cache().map_err(failed)?);
+        self.notes.extend(steps.write(self.writer, session.hparams())?);
 
         let again = |session: &mut Session, tokens: &[u32], rest: &[u32]| {
             fresh(session, tokens.len() + rest.len())?;
@@ -272,7 +351,27 @@ impl Bench<'_> {
             reported,
         ));
 
-        // One graph for all of it, and pieces of seven.
+        // The same graph again and again.
+        const RUNS: usize = 20;
+        fresh(session, tokens.len())?;
+        session.extend(prompt, Rows::Last).map_err(failed)?;
+        let mut first: Option<Logits> = None;
+        let mut others = 0;
+        for _ in 0..RUNS {
+            session.truncate(cached).map_err(failed)?;
+            let logits = session.extend(rest, Rows::All).map_err(failed)?;
+            let bits = |logits: &Logits| logits.values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+            others += usize::from(first.as_ref().is_some_and(|first| bits(first) != bits(&logits)));
+            first.get_or_insert(logits);
+        }
+        self.checks.push(Check {
+            name: "identical runs that differ from the first in a bit".to_owned(),
+            value: others as f64,
+            bound: CheckBound::Reported,
+            detail: format!("of {RUNS}"),
+        });
+
+        // One graph for all of it, single tokens after the prompt, and smaller pieces.
         let all = [prompt, &other].concat();
         fresh(session, all.len())?;
         let scratch = session.extend(&all, Rows::All).map_err(failed)?;
@@ -283,22 +382,32 @@ impl Bench<'_> {
             &diverged.values,
             CheckBound::Logits,
         ));
-        let usual = session.micro_batch();
-        session.set_micro_batch(Some(7));
         fresh(session, tokens.len())?;
-        let pieces = session.extend(&tokens, Rows::All).map_err(failed);
-        let kv = session.read_cache().map_err(failed);
-        session.set_micro_batch(usual);
-        let whole = [whole.values, on.values].concat();
-        let bound = CheckBound::Logits;
-        self.checks.push(apart("micro-batches of 7 against longer ones", &whole, &pieces?.values, bound));
-        let flat = |kv: &[LayerKv]| kv.iter().flat_map(|l| [&l.k[..], &l.v].concat()).collect::<Vec<_>>();
+        session.extend(prompt, Rows::Last).map_err(failed)?;
+        let mut decoded = Vec::new();
+        for token in rest {
+            decoded.extend(session.extend(&[*token], Rows::Last).map_err(failed)?.values);
+        }
         self.checks.push(apart(
-            "K/V of micro-batches of 7 against longer ones",
-            &flat(&after),
-            &flat(&kv?),
-            CheckBound::Kv,
+            "one token after the other against one batch",
+            &on.values,
+            &decoded,
+            CheckBound::Logits,
         ));
+        let flat = |kv: &[LayerKv]| kv.iter().flat_map(|l| [&l.k[..], &l.v].concat()).collect::<Vec<_>>();
+        let (usual, whole) = (session.micro_batch(), [whole.values, on.values].concat());
+        for size in [1, 7, 32] {
+            session.set_micro_batch(Some(size));
+            let pieces = fresh(session, tokens.len()).and_then(|()| {
+                let logits = session.extend(&tokens, Rows::All).map_err(failed)?;
+                Ok((logits, session.read_cache().map_err(failed)?))
+            });
+            session.set_micro_batch(usual);
+            let (pieces, kv) = pieces?;
+            let name = format!("micro-batches of {size} against longer ones");
+            self.checks.push(apart(&name, &whole, &pieces.values, CheckBound::Logits));
+            self.checks.push(apart(&format!("K/V of {name}"), &flat(&after), &flat(&kv), CheckBound::Kv));
+        }
         Ok(None)
     }
 
@@ -332,6 +441,13 @@ impl Bench<'_> {
         Ok(())
     }
 
+    /// Says which step computed which position of what the cache holds: the prompt is step 0, each token after it one
+    /// more.
+    fn write_decoded_steps(&mut self) {
+        let (prompt, end) = (self.cell.inputs.prompt.len(), self.session.cached());
+        self.writer.step_rows(&once(std::iter::once(0).chain(prompt..end), end));
+    }
+
     /// The reference's tokens after the prompt; none where this is the reference.
     fn given(&self) -> Result<Option<Vec<u32>>, Failure> {
         let Some(path) = &self.cell.replay else { return Ok(None) };
@@ -345,6 +461,18 @@ impl Bench<'_> {
 fn fresh(session: &mut Session, capacity: usize) -> Result<(), Failure> {
     session.renew().map_err(failed)?;
     session.reset_cache(capacity).map_err(failed)
+}
+
+/// Keys and values by step, of the rows that the reference has.
+fn step_kvs(session: &Session, cell: &JobCell) -> Result<StepKvs, Failure> {
+    let reference = cell.replay.as_deref().map(open).transpose()?;
+    Ok(StepKvs::new(session.hparams(), reference.as_ref()))
+}
+
+/// All values but those of one row.
+fn without_row(logits: &Logits, left_out: Option<usize>) -> Vec<f32> {
+    let rows = (0..logits.rows()).filter(|row| Some(*row) != left_out);
+    rows.flat_map(|row| logits.row(row)).copied().collect()
 }
 
 fn shape(h: &HyperParams, kv: &LayerKv) -> [usize; 3] {

@@ -4,6 +4,7 @@ use super::execute::{Loaded, execute};
 use super::memory::{self, MemoryLimit};
 use super::oracle;
 use super::protocol::{Event, Failure, FailureKind, Job, JobCell, Probed, ProbedDevice, ProbedFile, RunJob};
+use super::trace;
 use crate::capture::{DeviceInfo, DeviceKind};
 use crate::plan::DeviceSelector;
 use crate::verdict::ExitCode;
@@ -44,6 +45,8 @@ pub fn main(memory: Option<MemoryLimit>) -> ExitCode {
             compute(&cells);
             Ok(())
         }
+        Job::Trace(job) => one(&job.run, |ggml| trace::trace(ggml, &job)),
+        Job::Replay(job) => one(&job.run, |ggml| trace::replay(ggml, &job)),
     };
     match done {
         Ok(()) => ExitCode::Success,
@@ -52,7 +55,7 @@ pub fn main(memory: Option<MemoryLimit>) -> ExitCode {
                 FailureKind::Environment => ExitCode::Environment,
                 FailureKind::Input => ExitCode::Usage,
                 FailureKind::Unsupported => ExitCode::Incomplete,
-                FailureKind::OutOfMemory | FailureKind::Fault => ExitCode::Worker,
+                FailureKind::OutOfMemory | FailureKind::Fault | FailureKind::Storage => ExitCode::Worker,
             };
             say(&Event::Fatal(failure));
             code
@@ -69,17 +72,34 @@ fn say(event: &Event) {
     }
 }
 
-fn run(job: &RunJob) -> Result<(), Failure> {
+/// The build of a job, with the libraries that its device needs.
+fn open(job: &RunJob) -> Result<&'static Ggml, Failure> {
     let selection = match (&job.device.variant, job.device.base.as_str()) {
         (Some(variant), _) => Selection::CpuVariant(variant.clone()),
         (None, "CPU") => Selection::Cpu,
         _ => Selection::Everything,
     };
-    let ggml = Ggml::open(&job.folder, &selection).map_err(|error| Failure::from(&error))?;
+    Ggml::open(&job.folder, &selection).map_err(|error| Failure::from(&error))
+}
+
+/// Does what concerns the one cell of `job`.
+fn one(job: &RunJob, what: impl FnOnce(&'static Ggml) -> Result<(), Failure>) -> Result<(), Failure> {
+    let ggml = open(job)?;
+    let Some(id) = job.cells.first().map(|cell| cell.id.clone()) else { return Ok(()) };
+    say(&Event::Started(id.clone()));
+    match what(ggml) {
+        Ok(()) => say(&Event::Finished(id)),
+        Err(failure) => say(&Event::Failed(id, failure)),
+    }
+    Ok(())
+}
+
+fn run(job: &RunJob) -> Result<(), Failure> {
+    let ggml = open(job)?;
     let mut loaded: Option<Loaded> = None;
     for cell in &job.cells {
         say(&Event::Started(cell.id.clone()));
-        match execute(ggml, job, cell, &mut loaded) {
+        match execute(ggml, job, cell, &mut loaded, None) {
             Ok(()) => say(&Event::Finished(cell.id.clone())),
             Err(failure) => say(&Event::Failed(cell.id.clone(), failure)),
         }

@@ -2,6 +2,7 @@
 
 use super::causes::{self, Cause};
 use crate::verdict::Status;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::process::ExitStatus;
@@ -13,7 +14,7 @@ const LAST_LINES: usize = 12;
 const LINES_READ: usize = 400;
 
 /// How a worker died.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Death {
     /// Why, as far as it is known.

@@ -4,6 +4,7 @@ use super::death::{self, Death, Remains};
 use super::memory::MemoryLimit;
 use super::protocol::{Event, Failure, FailureKind, Job, JobCell, RunJob};
 use crate::plan::CellId;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -25,7 +26,8 @@ pub struct Workplace {
 }
 
 /// How a cell ended.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Ended {
     /// Its capture is written.
     Captured,
@@ -44,6 +46,8 @@ pub enum Progress<'a> {
     Started(&'a CellId),
     /// A cell has ended.
     Ended(&'a CellId, &'a Ended),
+    /// Something that costs time and changes no result.
+    Warning(&'a str),
 }
 
 /// Runs all cells of `job`. A worker that hangs or is killed ends the cell it was at; another goes on with
@@ -74,6 +78,25 @@ pub fn compute(
     follow(workplace, cells, Job::Oracle, &BTreeMap::new(), progress)
 }
 
+/// Does a job that concerns the one cell of `run`, as [`run`] does: with a time limit, and a second try after a crash.
+///
+/// # Errors
+/// When a worker cannot be started, or says that build or device are not to be had.
+pub fn one(
+    workplace: &Workplace,
+    run: &RunJob,
+    environment: &BTreeMap<String, String>,
+    job: impl Fn(RunJob) -> Job,
+) -> Result<Ended, Failure> {
+    let part = |cells| job(RunJob { cells, ..run.clone() });
+    let mut ended = follow(workplace, &run.cells, part, environment, |_| {})?;
+    let lost = || {
+        let message = "the worker ended without a word about its cell".to_owned();
+        Ended::Failed(Failure { kind: FailureKind::Fault, message })
+    };
+    Ok(ended.pop_first().map_or_else(lost, |(_, ended)| ended))
+}
+
 /// Starts workers until every cell has ended; `part` makes the job of those that are left.
 fn follow(
     workplace: &Workplace,
@@ -100,6 +123,8 @@ fn follow(
                         current = None;
                         end(&mut ended, &mut progress, id, Ended::Captured);
                     }
+                    // The next cell would find no more space.
+                    Event::Failed(_, failure) if failure.kind == FailureKind::Storage => return Err(failure),
                     Event::Failed(id, failure) => {
                         current = None;
                         end(&mut ended, &mut progress, id, Ended::Failed(failure));

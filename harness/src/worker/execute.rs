@@ -5,11 +5,12 @@ use super::child::describe;
 use super::masked::{self, Findings};
 use super::protocol::{Failure, FailureKind, JobCell, RunJob};
 use crate::capture::{CaptureMeta, CaptureWriter, SCHEMA};
+use crate::plan::causal::Store;
 use crate::plan::{Attention, KvType, Mode, Options};
 use ggml_sys::Ggml;
 use model_file::Model;
 use model_file::tokenizer::Tokenizer;
-use runtime::{DeviceRequest, Session};
+use runtime::{DeviceRequest, Recorder, Session};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -18,33 +19,35 @@ use std::time::Instant;
 pub(super) struct Loaded {
     path: PathBuf,
     options: runtime::Options,
-    session: Session,
+    pub(super) session: Session,
     model: Model,
     load_seconds: f64,
 }
 
-/// Runs `cell` and writes its capture.
+/// Runs `cell` and writes its capture; `recorder` sees its graphs.
 pub(super) fn execute(
     ggml: &'static Ggml,
     job: &RunJob,
     cell: &JobCell,
     loaded: &mut Option<Loaded>,
+    recorder: Option<Recorder>,
 ) -> Result<(), Failure> {
-    let options = session_options(&cell.id.case.options, job.threads);
-    if !loaded.as_ref().is_some_and(|l| l.path == cell.path && l.options == options) {
-        // The memory of the model before goes back first.
-        *loaded = None;
-        *loaded = Some(load(ggml, job, cell, options)?);
-    }
-    let loaded = loaded.as_mut().expect("just loaded");
+    let loaded = ready(ggml, job, cell, loaded)?;
     let session = &mut loaded.session;
     session.renew().map_err(|error| Failure::from(&error))?;
+    if let Some(recorder) = recorder {
+        session.record(recorder);
+    }
     // What a cell before has left, had it failed.
-    let _ = (session.take_placement(), session.take_traffic());
+    let _ = (session.take_placement(), session.take_traffic(), session.take_recorded());
     let mut writer = CaptureWriter::new(session.hparams().n_vocab);
     let started = Instant::now();
     let mode = cell.id.case.mode;
     let mut traffic = None;
+    // The model that proposed tokens: its work and memory count as the cell's.
+    let mut drafted: Option<Session> = None;
+    let mut notes: Vec<String> =
+        ggml.cpu_variant().map(|variant| format!("CPU variant {variant}")).into_iter().collect();
     let (text_tokens, checks) = if mode == Mode::Full {
         (masked::full(session, cell, &mut writer)?, Vec::new())
     } else if session.hparams().architecture.is_diffusion() {
@@ -55,6 +58,7 @@ pub(super) fn execute(
             _ => return Err(no_such_mode(session, mode)),
         };
         traffic = found.traffic;
+        notes.extend(found.notes);
         (tokens, found.checks)
     } else {
         let draft = match mode {
@@ -62,7 +66,8 @@ pub(super) fn execute(
             _ => None,
         };
         let model = &loaded.model;
-        let mut bench = Bench { session, cell, model, writer: &mut writer, checks: Vec::new() };
+        let mut bench =
+            Bench { session, cell, model, writer: &mut writer, checks: Vec::new(), notes: Vec::new() };
         let tokens = match (mode, draft) {
             (Mode::Prefill, _) => bench.prefill()?,
             (Mode::Decode, _) => bench.decode()?,
@@ -70,9 +75,14 @@ pub(super) fn execute(
             (Mode::Profile, _) => bench.profile()?,
             (Mode::Generate, _) => bench.generate()?,
             (Mode::Lifecycle, _) => bench.lifecycle()?,
-            (Mode::Speculative, Some(mut draft)) => bench.speculative(&mut draft)?,
+            (Mode::Speculative, Some(mut draft)) => {
+                let tokens = bench.speculative(&mut draft)?;
+                drafted = Some(draft);
+                tokens
+            }
             _ => return Err(no_such_mode(session, mode)),
         };
+        notes.extend(bench.notes);
         (tokens, bench.checks)
     };
     let session = &mut loaded.session;
@@ -86,6 +96,14 @@ pub(super) fn execute(
             Some(tokenizer.decode(&tokens[..end]))
         }
     };
+    let mut placement = session.take_placement();
+    let mut traffic = traffic.unwrap_or_else(|| session.traffic());
+    let mut bytes = session.buffers();
+    if let Some(draft) = &mut drafted {
+        placement.add(&draft.take_placement());
+        traffic.add(&draft.traffic());
+        bytes.extend(draft.buffers());
+    }
     let device = session.device();
     let meta = CaptureMeta {
         schema: SCHEMA.to_owned(),
@@ -95,9 +113,9 @@ pub(super) fn execute(
         device: describe(&device, &job.device),
         features: device.features().into_iter().collect(),
         environment: switches(),
-        placement: session.take_placement(),
-        traffic: Some(traffic.unwrap_or_else(|| session.traffic())),
-        bytes: session.buffers(),
+        placement,
+        traffic: Some(traffic),
+        bytes,
         peak_rss_bytes: runtime::peak_resident_bytes(),
         threads: u32::try_from(loaded.options.threads).unwrap_or(u32::MAX),
         timings: BTreeMap::from([
@@ -106,12 +124,30 @@ pub(super) fn execute(
         ]),
         text,
         retried: cell.lost.clone(),
-        notes: ggml.cpu_variant().map(|variant| format!("CPU variant {variant}")).into_iter().collect(),
+        notes,
         checks,
     };
-    writer
-        .write(&cell.capture, &meta)
-        .map_err(|error| Failure { kind: FailureKind::Fault, message: error.to_string() })
+    Ok(writer.write(&cell.capture, &meta)?)
+}
+
+/// The session that `cell` runs in: the one that is there, where it is of the same model and options.
+pub(super) fn ready<'a>(
+    ggml: &'static Ggml,
+    job: &RunJob,
+    cell: &JobCell,
+    loaded: &'a mut Option<Loaded>,
+) -> Result<&'a mut Loaded, Failure> {
+    let options = runtime::Options {
+        planted: cell.fault,
+        pins: cell.pins.clone(),
+        ..session_options(&cell.id.case.options, job.threads)
+    };
+    if !loaded.as_ref().is_some_and(|l| l.path == cell.path && l.options == options) {
+        // The memory of the model before goes back first.
+        *loaded = None;
+        *loaded = Some(load(ggml, job, cell, options)?);
+    }
+    Ok(loaded.as_mut().expect("just loaded"))
 }
 
 fn load(
@@ -173,7 +209,10 @@ fn session_options(options: &Options, threads: usize) -> runtime::Options {
         micro_batch: options.ub.map(|n| n as usize),
         layers: options.layers.map(|n| n as usize),
         window: options.causal.window.map(|n| n as usize),
-        avoid_set_rows: false,
+        avoid_set_rows: options.causal.store == Some(Store::Cpy),
+        hidden: options.causal.hidden.map(|n| n as usize),
+        pins: None,
+        planted: None,
     }
 }
 

@@ -4,8 +4,9 @@
 //! later step, and once more free running. Where the cache is used, the device is also held against itself without it.
 
 use super::exchange::{Tokens, int, layers, open, rows, signed, unsigned};
-use super::protocol::{Failure, FailureKind, Fault, JobCell};
-use crate::capture::{CaptureWriter, Check, CheckBound, Traffic, Unmask};
+use super::protocol::{Failure, FailureKind, JobCell};
+use super::step_kv::StepKvs;
+use crate::capture::{CaptureReader, CaptureWriter, Check, CheckBound, Traffic, Unmask};
 use crate::compare::Nmse;
 use crate::plan::KvType;
 use runtime::generate::masked::{self, CacheUse, Plan};
@@ -18,6 +19,8 @@ pub(super) struct Findings {
     pub(super) checks: Vec<Check>,
     /// What the captured run moved, without the runs that it is checked with.
     pub(super) traffic: Option<Traffic>,
+    /// What a reader of the capture should know.
+    pub(super) notes: Vec<String>,
 }
 
 /// The prompt and its masks.
@@ -47,11 +50,13 @@ pub(super) fn full_cache(
 ) -> Tokens {
     let tokens = canvas(session, cell);
     session.reset_cache(tokens.len()).map_err(|e| Failure::from(&e))?;
+    record(session);
     let logits = session.full_cached(&tokens, Rows::All).map_err(|e| Failure::from(&e))?;
     rows(writer, &logits, 0, 0);
     writer.tokens(&signed(&tokens));
     let kv = session.read_cache().map_err(|e| Failure::from(&e))?;
     layers(writer, session.hparams(), &kv);
+    before_storing(session, writer);
 
     found.traffic = Some(session.traffic());
     // Storing in fewer bits changes keys and values; computing must not.
@@ -92,10 +97,12 @@ pub(super) fn generate(
 ) -> Tokens {
     let inputs = &cell.inputs;
     let plan = plan(cell);
-    let given = match &cell.replay {
-        None => None,
-        Some(path) => Some(trajectory(path)?),
-    };
+    let reference = cell.replay.as_deref().map(open).transpose()?;
+    let given = reference.as_ref().map(trajectory).transpose()?;
+    let mut by_step = StepKvs::new(session.hparams(), reference.as_ref());
+    if plan.cache != CacheUse::None {
+        record(session);
+    }
     let shift = session.hparams().shift_logits;
     let mut steps = Vec::new();
     let forced = masked::generate(session, &inputs.prompt, plan, given.as_deref(), |view| {
@@ -103,6 +110,7 @@ pub(super) fn generate(
             let read = if shift { position.saturating_sub(1) } else { position };
             writer.row(int(read), int(view.step), view.logits.row(i));
         }
+        by_step.push(view.step, view.active, |positions| view.kv.rows(positions));
         if plan.cache != CacheUse::None {
             steps.push(view.logits.clone());
         }
@@ -111,6 +119,8 @@ pub(super) fn generate(
     writer.tokens(&signed(&forced.tokens));
     let kv = at_the_end(session, plan, &forced).map_err(|e| Failure::from(&e))?;
     layers(writer, session.hparams(), &kv);
+    before_storing(session, writer);
+    found.notes.extend(by_step.write(writer, session.hparams())?);
     writer.unmask(&Unmask {
         step: forced.unmasked.iter().map(|u| int(u.step)).collect(),
         position: forced.unmasked.iter().map(|u| int(u.position)).collect(),
@@ -125,6 +135,7 @@ pub(super) fn generate(
     let free = match given {
         None => forced,
         Some(_) => {
+            let plan = Plan { keep_kv: false, ..plan };
             masked::generate(session, &inputs.prompt, plan, None, |_| {}).map_err(|e| Failure::from(&e))?
         }
     };
@@ -147,7 +158,7 @@ fn against_no_cache(
         _ => ("logits through the cache against those without", CheckBound::Logits),
     };
     let mut without = Vec::new();
-    let plan = Plan { cache: CacheUse::None, ..plan };
+    let plan = Plan { cache: CacheUse::None, keep_kv: false, ..plan };
     session.renew()?;
     masked::generate(session, &cell.inputs.prompt, plan, Some(&forced.unmasked), |view| {
         without.push(view.logits.clone());
@@ -167,23 +178,18 @@ fn nmse<'a>(pairs: impl IntoIterator<Item = (&'a Vec<f32>, &'a Vec<f32>)>) -> f6
     sums.value()
 }
 
-/// What the inputs, the options and a planted fault make of a generation.
+/// What the inputs and the options make of a generation.
 fn plan(cell: &JobCell) -> Plan {
     let (inputs, case) = (&cell.inputs, &cell.id.case);
     let (options, draws) = (&case.options.masked, &case.options.draws);
-    let cache = match (options.cache_use(case.mode), cell.fault) {
-        (CacheUse::Sparse(sparse), Some(Fault::PredecessorsLeftOut)) => {
-            CacheUse::Sparse(masked::Sparse { predecessors: false, ..sparse })
-        }
-        (cache, _) => cache,
-    };
     Plan {
         masks: inputs.follow,
         steps: inputs.steps,
         schedule: inputs.schedule,
         remasking: options.remasking(),
         sampling: masked::Sampling { temperature: draws.temperature(), seed: draws.seed() },
-        cache,
+        cache: options.cache_use(case.mode),
+        keep_kv: true,
     }
 }
 
@@ -217,9 +223,25 @@ fn margins(free: &masked::Generated) -> Vec<f32> {
     margins
 }
 
+/// Records what a quantised cache is given to store.
+fn record(session: &mut Session) {
+    if session.kv_type().is_quantised() {
+        session.record_before_storing();
+    }
+}
+
+/// Writes what was recorded: for each position what it was last given. Recording ends.
+fn before_storing(session: &mut Session, writer: &mut CaptureWriter) {
+    for (layer, kv) in session.take_recorded().iter().enumerate() {
+        let h = session.hparams();
+        let shape = [kv.k.len() / h.kv_width(), h.n_head_kv, h.head_dim];
+        writer.layer_before_storing(layer, &kv.k, &kv.v, shape);
+    }
+}
+
 /// The order in which the reference unmasked.
-fn trajectory(path: &std::path::Path) -> Result<Vec<masked::Unmask>, Failure> {
-    let reference = open(path)?;
+fn trajectory(reference: &CaptureReader) -> Result<Vec<masked::Unmask>, Failure> {
+    let path = reference.path();
     let unmask = reference.unmask().ok_or_else(|| Failure {
         kind: FailureKind::Input,
         message: format!("the reference {} has no trajectory", path.display()),

@@ -6,7 +6,7 @@
 //! input stays open: when it closes, the parent is gone and the worker ends.
 //!
 //! [`dispatch`] is the parent's side, [`child`] the worker's; [`execute`] runs one case into a capture, and `oracle`
-//! computes one in f64, for which no build is opened.
+//! computes one in f64, for which no build is opened; `trace` looks into its graphs.
 
 mod causal;
 mod causes;
@@ -20,14 +20,18 @@ pub mod memory;
 mod oracle;
 pub mod probe;
 mod protocol;
+mod step_kv;
+mod trace;
 
 pub use causes::Cause;
 pub use death::Death;
-pub use dispatch::{Ended, Progress, Workplace, compute, run};
+pub use dispatch::{Ended, Progress, Workplace, compute, one, run};
 pub(crate) use execute::switches;
 pub use memory::MemoryLimit;
-pub use oracle::lacks;
+pub use oracle::{lacks, oracle_build};
 pub use probe::probe;
 pub use protocol::{
-    Event, Failure, FailureKind, Fault, Job, JobCell, Probed, ProbedDevice, ProbedFile, RunJob,
+    Event, Failure, FailureKind, Job, JobCell, Probed, ProbedDevice, ProbedFile, ReplayJob, RunJob, TraceJob,
+    TraceStage,
 };
+pub use runtime::Fault;

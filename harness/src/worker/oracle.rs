@@ -77,9 +77,7 @@ pub(super) fn execute(cell: &JobCell, loaded: &mut Option<Loaded>) -> Result<(),
     }
     let timings = [("load", *load_seconds), ("compute", started.elapsed().as_secs_f64())];
     let meta = meta(cell, timings.map(|(name, seconds)| (name.to_owned(), seconds)).into());
-    writer
-        .write(&cell.capture, &meta)
-        .map_err(|error| Failure { kind: FailureKind::Fault, message: error.to_string() })
+    Ok(writer.write(&cell.capture, &meta)?)
 }
 
 /// One pass over the tokens that the reference's cache holds, with the rows that the reference has.
@@ -107,6 +105,10 @@ fn sequence(
     }
     writer.tokens(reference.tokens());
     layers(writer, network.hparams(), cache.layers());
+    // Every position was computed once, by the step that the reference says.
+    if let Some(rows) = reference.step_rows().filter(|_| reference.layers_of(KvSet::Steps) == 0) {
+        writer.step_rows(rows);
+    }
     for (layer, kv) in pass.kv.iter().enumerate().take(reference.layers_of(KvSet::BeforeStoring)) {
         writer.layer_before_storing(layer, &kv.k, &kv.v, shape(network.hparams(), kv));
     }
@@ -144,15 +146,47 @@ fn steps(
     let (masks, steps) = (inputs.follow, inputs.steps);
     let plan = masked::Plan { masks, steps, sparse, precision, ..masked::Plan::default() };
     let given = trajectory(reference.path(), unmask)?;
+    // The reference's rows of every step; what the cache holds there after the oracle's own.
+    let rows = reference.step_rows().cloned().unwrap_or_default();
+    let mut by_step: Vec<LayerKv> = vec![LayerKv::default(); reference.layers_of(KvSet::Steps)];
+    let mut before: Vec<LayerKv> = vec![LayerKv::default(); reference.layers_of(KvSet::BeforeStoring)];
+    let width = h.kv_width();
     let generated = masked::generate(network, &inputs.prompt, plan, Some(&given), |step| {
         for (i, &position) in step.masked.iter().enumerate() {
             let read = if h.shift_logits { position.saturating_sub(1) } else { position };
             writer.row(int(read), int(step.step), step.logits.row(i));
         }
+        let of_step = rows.step.iter().zip(&rows.position).filter(|(at, _)| **at == int(step.step));
+        for position in of_step.filter_map(|(_, &position)| usize::try_from(position).ok()) {
+            for (all, held) in by_step.iter_mut().zip(step.cache.layers()) {
+                all.k.extend(held.k.get(position * width..(position + 1) * width).unwrap_or_default());
+                all.v.extend(held.v.get(position * width..(position + 1) * width).unwrap_or_default());
+            }
+        }
+        for (all, computed) in before.iter_mut().zip(step.kv) {
+            for (all, computed) in [(&mut all.k, &computed.k), (&mut all.v, &computed.v)] {
+                all.resize(step.tokens.len() * width, 0.0);
+                for (row, position) in computed.chunks_exact(width).zip(step.active) {
+                    all[position * width..][..width].copy_from_slice(row);
+                }
+            }
+        }
     })
     .map_err(failed)?;
     writer.tokens(&signed(&generated.tokens));
     writer.unmask(unmask);
+    for (layer, kv) in before.iter().enumerate() {
+        writer.layer_before_storing(layer, &kv.k, &kv.v, shape(h, kv));
+    }
+    if !by_step.is_empty() {
+        if by_step.iter().any(|kv| kv.k.len() != rows.step.len() * width) {
+            return Err(input("the reference has keys and values of steps or positions that there are not"));
+        }
+        writer.step_rows(&rows);
+        for (layer, kv) in by_step.iter().enumerate() {
+            writer.layer_by_step(layer, &kv.k, &kv.v, shape(h, kv));
+        }
+    }
     match cache {
         // Without a cache the reference's keys and values are of the finished sequence.
         CacheUse::None => {
@@ -191,11 +225,7 @@ fn meta(cell: &JobCell, timings: BTreeMap<String, f64>) -> CaptureMeta {
         schema: SCHEMA.to_owned(),
         case: cell.id.case.to_string(),
         model: cell.model.clone(),
-        build: BuildInfo {
-            name: ORACLE.to_owned(),
-            version: Some(env!("CARGO_PKG_VERSION").to_owned()),
-            ..BuildInfo::default()
-        },
+        build: oracle_build(),
         device: DeviceInfo {
             selector: ORACLE.to_owned(),
             name: ORACLE.to_owned(),
@@ -218,6 +248,13 @@ fn meta(cell: &JobCell, timings: BTreeMap<String, f64>) -> CaptureMeta {
         notes: vec!["F64; the K/V cache rounded as the case's type does".to_owned()],
         checks: Vec::new(),
     }
+}
+
+/// What stands for the build in the oracle's captures: this program.
+#[must_use]
+pub fn oracle_build() -> BuildInfo {
+    let version = Some(env!("CARGO_PKG_VERSION").to_owned());
+    BuildInfo { name: ORACLE.to_owned(), version, ..BuildInfo::default() }
 }
 
 fn input(message: impl ToString) -> Failure {
@@ -250,6 +287,7 @@ mod tests {
             replay: Some(replay.to_owned()),
             capture: capture.to_owned(),
             fault: None,
+            pins: None,
             lost: None,
         }
     }

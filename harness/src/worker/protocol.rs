@@ -1,10 +1,11 @@
 //! What parent and worker say to each other.
 
-use crate::capture::{BuildInfo, DeviceInfo, ModelInfo};
+use crate::capture::{BuildInfo, CaptureError, DeviceInfo, ModelInfo};
 use crate::named::named_enum;
 use crate::plan::CellId;
 use crate::plan::DeviceSelector;
 use crate::plan::inputs::Inputs;
+use runtime::{Fault, Pins};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -18,6 +19,66 @@ pub enum Job {
     Run(Box<RunJob>),
     /// Compute cells in f64, without any build.
     Oracle(Vec<JobCell>),
+    /// Look into the graphs of one cell.
+    Trace(Box<TraceJob>),
+    /// Compute a single node.
+    Replay(Box<ReplayJob>),
+}
+
+/// A cell to be looked into.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct TraceJob {
+    /// The build, the device and one cell.
+    pub run: RunJob,
+    /// What is to be done.
+    pub stage: TraceStage,
+}
+
+/// One stage of a trace; every folder is a spool.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TraceStage {
+    /// Run the case as ever, and note down every graph and what it gave.
+    Record {
+        /// Where it goes.
+        into: PathBuf,
+    },
+    /// Repeat the noted graphs up to one, and walk through that.
+    Walk {
+        /// The noted graphs.
+        recorded: PathBuf,
+        /// Which one.
+        graph: usize,
+        /// Where its values go.
+        into: PathBuf,
+        /// A walk whose values are imposed in a second pass, and where that goes.
+        force: Option<(PathBuf, PathBuf)>,
+    },
+    /// Walk through a graph with a walk's values imposed, computing several nodes together, until the fewest are
+    /// found whose result is over `limits`.
+    Windows {
+        /// The noted graphs.
+        recorded: PathBuf,
+        /// Which one.
+        graph: usize,
+        /// The walk whose values are imposed.
+        reference: PathBuf,
+        /// What each computed node may be off, in order.
+        limits: Vec<f64>,
+        /// Where what was found is written, as JSON, beside the spools it is found by.
+        into: PathBuf,
+    },
+}
+
+/// A node to be computed on its own.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ReplayJob {
+    /// The build, the device and one cell, which names the job.
+    pub run: RunJob,
+    /// The node and its inputs.
+    pub file: PathBuf,
+    /// Where the result goes.
+    pub into: PathBuf,
 }
 
 /// Cells to run, in order.
@@ -56,14 +117,9 @@ pub struct JobCell {
     /// A fault to plant, which the comparison must find; only tests of the harness set one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<Fault>,
-}
-
-named_enum! {
-    /// Faults that can be planted in a cell.
-    pub enum Fault as "fault" {
-        /// The active set of sparse steps lacks the row before each masked position.
-        PredecessorsLeftOut = "predecessors-left-out",
-    }
+    /// Work that is to be computed on the CPU although the device could do it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pins: Option<Pins>,
 }
 
 /// What a worker says.
@@ -104,6 +160,8 @@ named_enum! {
         OutOfMemory = "out-of-memory",
         /// ggml reported a fault.
         Fault = "fault",
+        /// A capture cannot be written for want of space.
+        Storage = "storage",
     }
 }
 
@@ -150,6 +208,13 @@ pub struct ProbedFile {
     pub part: String,
     /// Why it was not loaded.
     pub skipped: Option<String>,
+}
+
+impl From<CaptureError> for Failure {
+    fn from(error: CaptureError) -> Self {
+        let kind = if error.is_storage_full() { FailureKind::Storage } else { FailureKind::Fault };
+        Self { kind, message: error.to_string() }
+    }
 }
 
 impl From<&runtime::Error> for Failure {

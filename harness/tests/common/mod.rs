@@ -59,10 +59,17 @@ pub(crate) fn smollm2() -> Option<PathBuf> {
     found
 }
 
+/// The binary, without what a CI system around the tests would have it write for itself.
+pub(crate) fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(binary());
+    command.args(arguments).env_remove("GITHUB_ACTIONS").env_remove("GITHUB_STEP_SUMMARY");
+    command
+}
+
 /// Runs the binary in an empty folder.
 pub(crate) fn run(arguments: &[&str]) -> Output {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    Command::new(binary()).args(arguments).current_dir(folder.path()).output().expect("the binary starts")
+    command(arguments).current_dir(folder.path()).output().expect("the binary starts")
 }
 
 /// Exit code, and what was printed, for messages of failed assertions.
@@ -130,6 +137,7 @@ impl Bench {
                     capture: self.folder.path().join(name),
                     lost: None,
                     fault: None,
+                    pins: None,
                 }
             })
             .collect();

@@ -17,11 +17,11 @@ pub(crate) struct RawTensor {
     pub(crate) ne: [i64; MAX_DIMS],
     pub(crate) nb: [usize; MAX_DIMS],
     op: c_int,
-    op_params: [i32; 16],
-    flags: i32,
+    pub(crate) op_params: [i32; 16],
+    pub(crate) flags: i32,
     pub(crate) src: [*mut RawTensor; MAX_SRC],
     pub(crate) view_src: *mut RawTensor,
-    view_offs: usize,
+    pub(crate) view_offs: usize,
     data: *mut c_void,
     pub(crate) name: [c_char; MAX_NAME],
 }
@@ -82,10 +82,17 @@ pub(crate) fn check(api: &Api) -> Result<(), String> {
                 format!("{:?}", [(*view).nb[0], (*view).nb[1]]),
                 format!("{:?}", [4, 12]),
             )?;
+            let normed = (api.ggml_rms_norm)(ctx, a, 0.25);
+            expect("op_params of rms_norm", (*normed).op_params[0].to_string(), f32_bits(0.25).to_string())?;
             (api.ggml_set_output)(sum);
             expect("flags of an output", (*sum).flags.to_string(), "2".into())
         })();
         (api.ggml_free)(ctx);
         result
     }
+}
+
+/// A float as it stands among the parameters of an op.
+fn f32_bits(value: f32) -> i32 {
+    i32::from_ne_bytes(value.to_ne_bytes())
 }

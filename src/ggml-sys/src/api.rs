@@ -47,6 +47,9 @@ pub(crate) struct RawFeature {
 }
 
 pub(crate) type LogCallback = unsafe extern "C" fn(level: c_int, text: *const c_char, user: *mut c_void);
+/// `ggml_backend_sched_eval_callback`.
+pub(crate) type EvalCallback =
+    unsafe extern "C" fn(node: *mut RawTensor, ask: bool, user: *mut c_void) -> bool;
 pub(crate) type SetThreads = unsafe extern "C" fn(*mut RawBackend, c_int);
 pub(crate) type GetExtraBufts = unsafe extern "C" fn(*mut RawDevice) -> *mut *mut RawBufferType;
 pub(crate) type GetFeatures = unsafe extern "C" fn(*mut RawReg) -> *const RawFeature;
@@ -181,6 +184,7 @@ api! {
         fn ggml_commit() -> *const c_char;
         fn ggml_set_rows(C, T, T, T) -> T;
         fn ggml_cumsum(C, T) -> T;
+        fn ggml_backend_sched_set_eval_callback(*mut RawSched, Option<EvalCallback>, *mut c_void);
         fn ggml_backend_meta_device(*mut *mut RawDevice, usize, *mut c_void, *mut c_void) -> *mut RawDevice;
     }
 }

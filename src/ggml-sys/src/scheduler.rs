@@ -13,8 +13,8 @@ use crate::library::Ggml;
 use crate::tensor::Tensor;
 
 pub(crate) struct SchedulerInner {
-    ggml: &'static Ggml,
-    ptr: *mut RawSched,
+    pub(crate) ggml: &'static Ggml,
+    pub(crate) ptr: *mut RawSched,
     backends: Vec<Backend>,
     /// Counts allocations; tensors of an earlier one have lost their memory.
     pub(crate) generation: Cell<u64>,
@@ -29,7 +29,7 @@ impl Drop for SchedulerInner {
 
 /// A `ggml_backend_sched` over backends in order of preference; the last one must be the CPU.
 pub struct Scheduler {
-    inner: Rc<SchedulerInner>,
+    pub(crate) inner: Rc<SchedulerInner>,
 }
 
 impl Scheduler {

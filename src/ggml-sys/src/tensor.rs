@@ -117,6 +117,40 @@ impl Tensor {
         !self.raw().view_src.is_null()
     }
 
+    /// The tensor whose data this one looks at, itself where it is no view. ggml resolves views of views.
+    #[must_use]
+    pub fn root(&self) -> Tensor {
+        let view_src = self.raw().view_src;
+        let ptr = if view_src.is_null() { self.ptr } else { view_src };
+        // The viewed tensor may belong to another context; `ctx` keeps those it was built from.
+        Tensor { ptr, ctx: Rc::clone(&self.ctx) }
+    }
+
+    /// Where this tensor's data begins in that of its [`root`](Self::root), in bytes.
+    #[must_use]
+    pub fn offset_in_root(&self) -> usize {
+        if self.is_view() { self.raw().view_offs } else { 0 }
+    }
+
+    /// Distinguishes this tensor from every other that is alive.
+    #[must_use]
+    pub fn id(&self) -> usize {
+        self.ptr as usize
+    }
+
+    /// The op's parameters as ggml keeps them: integers, and the bits of floats.
+    #[must_use]
+    pub fn op_params(&self) -> [i32; 16] {
+        self.raw().op_params
+    }
+
+    /// Whether the caller reads this tensor after the graph, so that its memory is not reused.
+    #[must_use]
+    pub fn is_output(&self) -> bool {
+        const OUTPUT: i32 = 2;
+        self.raw().flags & OUTPUT != 0
+    }
+
     /// Marks the tensor as an input: the scheduler keeps its memory for the caller to write.
     #[must_use]
     pub fn input(self) -> Self {

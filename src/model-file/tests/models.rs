@@ -199,7 +199,8 @@ fn generated_numbers_have_the_scale_of_their_place() {
 fn factor(spec: &GenerateSpec, name: &str) -> f64 {
     let part = name.rsplit('.').nth(1).unwrap_or(name);
     f64::from(match part {
-        "attn_q" | "attn_k" => spec.scale_qk,
+        "attn_q" => spec.scale_qk / spec.scale_k,
+        "attn_k" => spec.scale_qk * spec.scale_k,
         "token_embd" | "attn_output" => spec.scale_residual,
         "ffn_up" => spec.scale_ffn,
         "ffn_down" => spec.scale_residual / spec.scale_ffn,
@@ -210,9 +211,20 @@ fn factor(spec: &GenerateSpec, name: &str) -> f64 {
 #[test]
 fn factors_multiply_and_change_nothing_else() {
     let dir = tempfile::tempdir().unwrap();
-    let scaled = GenerateSpec::preset("adv-activations").unwrap();
-    let plain = GenerateSpec { scale_residual: 1.0, scale_ffn: 1.0, name: "plain".into(), ..scaled.clone() };
-    let (a, b) = (generated(&plain, dir.path()), generated(&scaled, dir.path()));
+    for name in ["adv-activations", "adv-long-keys"] {
+        factors_multiply(&GenerateSpec::preset(name).unwrap(), dir.path());
+    }
+}
+
+fn factors_multiply(scaled: &GenerateSpec, dir: &Path) {
+    let plain = GenerateSpec {
+        scale_residual: 1.0,
+        scale_ffn: 1.0,
+        scale_k: 1.0,
+        name: format!("{}-plain", scaled.name),
+        ..scaled.clone()
+    };
+    let (a, b) = (generated(&plain, dir), generated(scaled, dir));
     for (tensor, _) in a.tensors() {
         let floats = |m: &Model| -> Vec<f32> {
             bytes(m, &tensor.name)
@@ -220,7 +232,7 @@ fn factors_multiply_and_change_nothing_else() {
                 .map(|b| f32::from_le_bytes(b.try_into().unwrap()))
                 .collect()
         };
-        let by = factor(&scaled, &tensor.name) as f32;
+        let by = factor(scaled, &tensor.name) as f32;
         let multiplied: Vec<f32> = floats(&a).iter().map(|x| x * by).collect();
         assert_eq!(multiplied, floats(&b), "{}", tensor.name);
     }
@@ -268,6 +280,30 @@ fn products_of_queries_and_keys_leave_the_range_of_16_bits() {
 }
 
 #[test]
+fn long_keys_leave_the_range_of_16_bits_and_their_products_do_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = generated(&GenerateSpec::preset("adv-long-keys").unwrap(), dir.path());
+    let h = &model.hparams;
+    let part = |name: &str| matrix(&model, &format!("blk.0.{name}"));
+    let (q, k) = (part("attn_q.weight"), part("attn_k.weight"));
+    let (q_bias, k_bias) = (part("attn_q.bias"), part("attn_k.bias"));
+    let (mut element, mut norm, mut product): (f64, f64, f64) = (0.0, 0.0, 0.0);
+    for x in normed_embeddings(&model, "blk.0.attn_norm.weight") {
+        let with = |w: &[f64], bias: &[f64]| -> Vec<f64> {
+            times(w, &x).iter().zip(bias).map(|(v, b)| v + b).collect()
+        };
+        let (q, k) = (with(&q, &q_bias), with(&k, &k_bias));
+        element = k.iter().fold(element, |a, v| a.max(v.abs()));
+        for (head, q) in q.chunks_exact(h.head_dim).enumerate() {
+            let k = &k[head / h.heads_per_kv() * h.head_dim..][..h.head_dim];
+            norm = norm.max(k.iter().map(|v| v * v).sum::<f64>().sqrt());
+            product = product.max(q.iter().zip(k).map(|(q, k)| q * k).sum::<f64>().abs());
+        }
+    }
+    assert!(element > F16_MAX && norm > 1.5e5 && product < 1e3, "{element} {norm} {product}");
+}
+
+#[test]
 fn activations_leave_the_range_of_16_bits() {
     let dir = tempfile::tempdir().unwrap();
     let model = generated(&GenerateSpec::preset("adv-activations").unwrap(), dir.path());
@@ -290,6 +326,7 @@ fn factors_that_make_no_sense_are_refused() {
     for (spec, field) in [
         (GenerateSpec { scale_qk: 0.0, ..base.clone() }, "scale_qk"),
         (GenerateSpec { scale_ffn: f32::NAN, ..base.clone() }, "scale_ffn"),
+        (GenerateSpec { scale_k: -1.0, ..base.clone() }, "scale_k"),
         (GenerateSpec { scale_residual: 2.0, ..base }, "scale_residual"),
     ] {
         assert_eq!(generate(&spec, &path).unwrap_err().field_name(), Some(field));

@@ -40,6 +40,9 @@
 //! ```
 #![forbid(unsafe_code)]
 
+/// Raised whenever what the oracle computes changes by more than last places: what was kept of it before is stale.
+pub const REVISION: u32 = 1;
+
 mod attention;
 pub mod cache;
 mod error;

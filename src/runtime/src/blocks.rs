@@ -6,6 +6,7 @@ use model_file::{HyperParams, RopeKind};
 
 use crate::cache::{KvCache, as_i64};
 use crate::error::Error;
+use crate::fault::Fault;
 use crate::scatter::Scatter;
 use crate::session::Attention;
 use crate::weights::Weights;
@@ -20,6 +21,8 @@ pub(crate) enum Kv<'a> {
         n_kv: usize,
         /// How the rows get there.
         scatter: &'a Scatter,
+        /// How many of the rows, from the first.
+        stored: usize,
     },
 }
 
@@ -37,6 +40,8 @@ pub(crate) struct Builder<'a> {
     /// `[n_kv, n]`: 0 or minus infinity; none where every token sees every other. F32 for explicit attention,
     /// F16 with padded rows for flash.
     pub(crate) mask: Option<Tensor>,
+    /// The mask of the last layer, where it is another.
+    pub(crate) last_mask: Option<Tensor>,
     pub(crate) kv: Kv<'a>,
     /// Keys after RoPE and values of each layer, `[head_dim, kv_heads, n]`, marked as outputs where
     /// `capture` is set.
@@ -48,6 +53,8 @@ pub(crate) struct Builder<'a> {
     pub(crate) skip: &'a [usize],
     /// The residual stream before the first and after each layer, where it is to be kept.
     pub(crate) residuals: Option<Vec<Tensor>>,
+    /// What a test has planted.
+    pub(crate) planted: Option<Fault>,
 }
 
 /// How the model rotates.
@@ -60,7 +67,7 @@ pub(crate) fn rope_params(h: &HyperParams) -> RopeParams {
 }
 
 /// Names `t` for the layer it belongs to.
-fn named(t: Tensor, what: &str, layer: usize) -> Tensor {
+pub(crate) fn named(t: Tensor, what: &str, layer: usize) -> Tensor {
     t.set_name(&format!("{what}-{layer}"));
     t
 }
@@ -89,7 +96,11 @@ impl Builder<'_> {
     /// A matrix product with the layer's weight `what`, and its bias where `bias` says there may be one.
     fn linear(&self, x: &Tensor, what: &str, bias: bool, layer: usize) -> Tensor {
         let product = named(self.ctx.mul_mat(self.weight(layer, &format!("{what}.weight")), x), what, layer);
-        match self.weights.find(&format!("blk.{layer}.{what}.bias")).filter(|_| bias) {
+        match self
+            .weights
+            .find(&format!("blk.{layer}.{what}.bias"))
+            .filter(|_| bias && !self.drops_bias(what, layer))
+        {
             Some(b) => named(self.ctx.add(&product, b), &format!("{what}_bias"), layer),
             None => product,
         }
@@ -107,11 +118,12 @@ impl Builder<'_> {
         let v = self.ctx.reshape_3d(&v, [head, kv_heads, n]);
 
         let q = named(self.rope(&q), "q_rope", layer);
-        let k = named(self.rope(&k), "k_rope", layer);
+        let k = self.planted_keys(named(self.rope(&k), "k_rope", layer), layer);
         let k = if self.capture { k.output() } else { k };
         self.captured.push((k.clone(), v.clone()));
 
         let (k, v) = self.through_cache(k, v, layer)?;
+        let (k, v) = (self.planted_pairs(k, "k", layer), self.planted_pairs(v, "v", layer));
         let scale = 1.0 / (h.head_dim as f32).sqrt();
         let q = self.ctx.permute(&q, [0, 2, 1, 3]);
         let mixed = match self.attention {
@@ -123,13 +135,13 @@ impl Builder<'_> {
 
     fn rope(&self, x: &Tensor) -> Tensor {
         let factors = self.weights.find("rope_freqs.weight");
-        self.ctx.rope(x, &self.positions, factors, rope_params(self.hparams))
+        self.ctx.rope(x, &self.positions, factors, Fault::rope(self.planted, rope_params(self.hparams)))
     }
 
     /// Writes the new rows into the cache, if there is one, and returns what attention reads:
     /// `[head_dim, kv_heads, n_kv]` each.
     fn through_cache(&self, k: Tensor, v: Tensor, layer: usize) -> Result<(Tensor, Tensor), Error> {
-        let Kv::Cached { cache, n_kv, scatter } = &self.kv else {
+        let Kv::Cached { cache, n_kv, scatter, stored } = &self.kv else {
             if self.kv_type == DType::F32 {
                 return Ok((k, v));
             }
@@ -141,13 +153,26 @@ impl Builder<'_> {
         let through = |new: &Tensor, store: &Tensor, what: &str| -> Result<Tensor, Error> {
             let flat = self.ctx.reshape_2d(new, [head * kv_heads, as_i64(self.n)]);
             let row = store.nb()[1];
-            let written = scatter.store(&self.ctx, &flat, store, *n_kv)?;
-            // In the graph before any reader, so that it runs first.
-            self.graph.expand(&named(written, &format!("{what}_store"), layer));
+            if *stored > 0 {
+                let rows = if flat.ne()[1] == as_i64(*stored) {
+                    flat
+                } else {
+                    self.ctx.view_2d(&flat, [flat.ne()[0], as_i64(*stored)], flat.nb()[1], 0)
+                };
+                let written = scatter.store(&self.ctx, &rows, store, *n_kv)?;
+                // In the graph before any reader, so that it runs first.
+                self.graph.expand(&named(written, &format!("{what}_store"), layer));
+            }
             let head_bytes = row / h.n_head_kv;
             Ok(self.ctx.view_3d(store, [head, kv_heads, as_i64(*n_kv)], [head_bytes, row], 0))
         };
         Ok((through(&k, &cache.k[layer], "k")?, through(&v, &cache.v[layer], "v")?))
+    }
+
+    /// The mask of a layer.
+    fn mask(&self, layer: usize) -> Option<&Tensor> {
+        let last = self.last_mask.as_ref().filter(|_| layer + 1 == self.hparams.n_layer);
+        last.or(self.mask.as_ref())
     }
 
     /// `softmax(K^T Q scale + mask) V`: `q [head_dim, n, heads]`, `k` and `v`
@@ -163,7 +188,7 @@ impl Builder<'_> {
         };
         let k = self.ctx.permute(&k, [0, 2, 1, 3]);
         let scores = named(self.ctx.mul_mat_f32(&k, q), "kq", layer);
-        let weights = named(self.ctx.soft_max(&scores, self.mask.as_ref(), scale), "kq_soft_max", layer);
+        let weights = named(self.ctx.soft_max(&scores, self.mask(layer), scale), "kq_soft_max", layer);
         // Blocks cannot be transposed, and 16-bit values would turn the weights into 16 bits too.
         let v = match v.dtype() {
             DType::F32 => v.clone(),
@@ -179,7 +204,7 @@ impl Builder<'_> {
     fn flash_attention(&self, q: &Tensor, k: &Tensor, v: &Tensor, scale: f32, layer: usize) -> Tensor {
         let h = self.hparams;
         let [k, v] = [k, v].map(|t| self.ctx.permute(t, [0, 2, 1, 3]));
-        let mixed = self.ctx.flash_attention(q, &k, &v, self.mask.as_ref(), scale);
+        let mixed = self.ctx.flash_attention(q, &k, &v, self.mask(layer), scale);
         let mixed = named(mixed, "kqv_flash", layer);
         self.ctx.reshape_2d(&mixed, [as_i64(h.head_dim * h.n_head), as_i64(self.n)])
     }
@@ -201,12 +226,15 @@ impl Builder<'_> {
         let gate = named(self.ctx.silu(&self.linear(x, "ffn_gate", false, layer)), "ffn_silu", layer);
         let up = self.linear(x, "ffn_up", false, layer);
         let hidden = named(self.ctx.mul(&gate, &up), "ffn_gated", layer);
-        self.linear(&hidden, "ffn_down", false, layer)
+        self.planted_columns(self.linear(&hidden, "ffn_down", false, layer), layer)
     }
 
     /// Rows of the embedding table for I32 `tokens`.
     pub(crate) fn embed(&self, tokens: &Tensor) -> Tensor {
-        named(self.ctx.get_rows(self.weights.get("token_embd.weight"), tokens), "embedding", 0)
+        let head =
+            self.weights.find("output.weight").filter(|_| self.planted == Some(Fault::EmbeddingFromHead));
+        let table = head.unwrap_or_else(|| self.weights.get("token_embd.weight"));
+        named(self.ctx.get_rows(table, tokens), "embedding", 0)
     }
 
     /// Final norm and head for the rows in `rows` (all where none), F32 `[n_vocab, rows]`.
@@ -218,7 +246,8 @@ impl Builder<'_> {
         };
         let x = self.norm(&x, self.weights.get("output_norm.weight"), "output_norm", last);
         let head =
-            self.weights.find("output.weight").unwrap_or_else(|| self.weights.get("token_embd.weight"));
+            self.weights.find("output.weight").filter(|_| self.planted != Some(Fault::HeadFromEmbedding));
+        let head = head.unwrap_or_else(|| self.weights.get("token_embd.weight"));
         named(self.ctx.mul_mat(head, &x), "logits", last).output()
     }
 

@@ -136,15 +136,38 @@ impl KvCache {
 
     /// The filled positions of every layer, converted to F32.
     pub(crate) fn read(&self) -> Result<Vec<LayerKv>, Error> {
-        let read = |t: &Tensor| -> Result<Vec<f32>, Error> {
+        let positions: Vec<usize> = (0..self.used).collect();
+        Ok(self.read_rows(&positions)?.0)
+    }
+
+    /// These positions of every layer, converted to F32, and how many bytes were read for them: one range of each
+    /// tensor, from the first of them to the last.
+    pub(crate) fn read_rows(&self, positions: &[usize]) -> Result<(Vec<LayerKv>, u64), Error> {
+        let (first, end) = match (positions.iter().min(), positions.iter().max()) {
+            (Some(&first), Some(&last)) => (first, last + 1),
+            _ => (0, 0),
+        };
+        if end > self.used {
+            return Err(Error::Input(format!("position {} of {} cached ones", end - 1, self.used)));
+        }
+        let mut read_bytes = 0;
+        let mut read = |t: &Tensor| -> Result<Vec<f32>, Error> {
             let ty = model_file::TensorType::from_id(t.dtype().0)
                 .ok_or_else(|| Error::Input(format!("a K/V cache of type {}", t.dtype_name())))?;
-            let values = usize::try_from(t.ne()[0]).expect("sizes are positive") * self.used;
-            let mut out = vec![0f32; values];
-            model_file::dequantize(ty, &self.rows(t)?, &mut out)?;
+            let stride = t.nb()[1];
+            let mut range = vec![0u8; stride * (end - first)];
+            t.read_bytes(stride * first, &mut range)?;
+            read_bytes += range.len() as u64;
+            let wanted: Vec<u8> =
+                positions.iter().flat_map(|p| &range[stride * (p - first)..][..stride]).copied().collect();
+            let width = usize::try_from(t.ne()[0]).expect("sizes are positive");
+            let mut out = vec![0f32; width * positions.len()];
+            model_file::dequantize(ty, &wanted, &mut out)?;
             Ok(out)
         };
-        self.k.iter().zip(&self.v).map(|(k, v)| Ok(LayerKv { k: read(k)?, v: read(v)? })).collect()
+        let each = self.k.iter().zip(&self.v).map(|(k, v)| Ok(LayerKv { k: read(k)?, v: read(v)? }));
+        let layers = each.collect::<Result<_, Error>>()?;
+        Ok((layers, read_bytes))
     }
 
     /// The filled rows of one tensor as they are stored.
@@ -226,6 +249,26 @@ pub(crate) fn append(all: &mut Vec<LayerKv>, new: &[LayerKv]) {
     for (all, new) in all.iter_mut().zip(new) {
         all.k.extend_from_slice(&new.k);
         all.v.extend_from_slice(&new.v);
+    }
+}
+
+/// Puts the rows of each layer in `new` where `positions` are in `all`, which is to hold `total` rows of `width`
+/// values.
+pub(crate) fn overwrite(
+    all: &mut Vec<LayerKv>,
+    new: &[LayerKv],
+    positions: &[usize],
+    total: usize,
+    width: usize,
+) {
+    all.resize(new.len(), LayerKv { k: Vec::new(), v: Vec::new() });
+    for (all, new) in all.iter_mut().zip(new) {
+        for (all, new) in [(&mut all.k, &new.k), (&mut all.v, &new.v)] {
+            all.resize(total * width, 0.0);
+            for (row, position) in new.chunks_exact(width).zip(positions) {
+                all[position * width..][..width].copy_from_slice(row);
+            }
+        }
     }
 }
 

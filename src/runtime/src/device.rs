@@ -76,6 +76,14 @@ pub(crate) fn names(devices: &[Device]) -> Vec<String> {
 }
 
 impl DeviceRequest {
+    /// The device, and where it wants its matrices if that is not its own buffer type.
+    ///
+    /// # Errors
+    /// When there is no such device or buffer type.
+    pub fn find(&self, ggml: &'static Ggml) -> Result<(Device, Option<BufferType>), Error> {
+        self.select(ggml).map(|selected| (selected.device, selected.matrices))
+    }
+
     /// Every selector that the devices of `ggml` answer to, in ggml's order.
     #[must_use]
     pub fn known(ggml: &'static Ggml) -> Vec<String> {

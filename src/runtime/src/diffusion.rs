@@ -1,6 +1,7 @@
 //! Masked diffusion through the K/V cache: every token sees every other, whether it was computed now or lies in the
 //! cache.
 
+use crate::cache::overwrite;
 use crate::error::Error;
 use crate::session::{Logits, Request, Rows, Session};
 
@@ -18,9 +19,7 @@ impl Session {
         }
         let positions: Vec<usize> = (0..tokens.len()).collect();
         let cached = Some(tokens.len());
-        let request =
-            Request { tokens, positions: &positions, rows, cached, keep_kv: false, keep_residuals: false };
-        let logits = self.compute(&request)?.logits;
+        let logits = self.compute_recorded(tokens, &positions, rows, cached)?;
         self.set_cached(tokens.len());
         Ok(logits)
     }
@@ -48,9 +47,25 @@ impl Session {
         if let Some(&beyond) = positions.last().filter(|&&last| last >= used) {
             return Err(Error::Input(format!("position {beyond} of {used} cached ones")));
         }
-        let request =
-            Request { tokens, positions, rows, cached: Some(used), keep_kv: false, keep_residuals: false };
-        Ok(self.compute(&request)?.logits)
+        self.compute_recorded(tokens, positions, rows, Some(used))
+    }
+
+    /// One graph, whose keys and values take the place of those recorded for `positions`, where they are recorded.
+    fn compute_recorded(
+        &mut self,
+        tokens: &[u32],
+        positions: &[usize],
+        rows: Rows<'_>,
+        cached: Option<usize>,
+    ) -> Result<Logits, Error> {
+        let keep_kv = self.recorded.is_some();
+        let request = Request { tokens, positions, rows, cached, keep_kv, keep_residuals: false };
+        let pass = self.compute(&request)?;
+        let width = self.hparams().kv_width();
+        if let Some(recorded) = &mut self.recorded {
+            overwrite(recorded, &pass.kv, positions, cached.unwrap_or(tokens.len()), width);
+        }
+        Ok(pass.logits)
     }
 
     fn check_bidirectional(&self) -> Result<(), Error> {

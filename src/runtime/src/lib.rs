@@ -12,9 +12,11 @@ mod cache;
 mod device;
 mod diffusion;
 mod error;
+mod fault;
 pub mod generate;
 mod memory;
 pub mod models;
+mod pins;
 mod placement;
 mod scatter;
 mod session;
@@ -24,7 +26,11 @@ mod weights;
 pub use cache::{KvType, LayerKv};
 pub use device::DeviceRequest;
 pub use error::Error;
+pub use fault::Fault;
 pub use memory::peak_resident_bytes;
+pub use pins::{Pins, Unit, UnitError};
 pub use placement::{BackendNodes, BufferUse, Fallback, Placement, Purpose};
-pub use session::{Attention, FullPass, Logits, Options, Rows, Session};
+pub use session::{
+    Attention, FullPass, GraphOutcome, GraphRequest, Logits, Options, Recorder, Rows, Session, Walker,
+};
 pub use traffic::{Moved, Traffic};

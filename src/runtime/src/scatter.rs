@@ -18,7 +18,8 @@ pub(crate) enum Scatter {
 }
 
 impl Scatter {
-    /// The way that this build has for `positions` in a cache of which `n_kv` positions are read.
+    /// The way that this build has for `positions` in a cache of which `n_kv` positions are read; for none of them
+    /// one that nothing is stored by.
     ///
     /// # Errors
     /// When there is none: selecting among the rows of a 16-bit cache ends the process on old builds.
@@ -29,6 +30,9 @@ impl Scatter {
         kv: KvType,
         set_rows: bool,
     ) -> Result<Self, Error> {
+        if positions.is_empty() {
+            return Ok(Self::Slot(0));
+        }
         if set_rows {
             let input = Builder::input(ctx, DType::I64, &[as_i64(positions.len())], "cache_rows");
             return Ok(Self::Rows(input));
@@ -36,6 +40,7 @@ impl Scatter {
         if follow_each_other(positions) {
             return Ok(Self::Slot(positions[0]));
         }
+        // Also where the build has it and is told not to use it.
         if kv != KvType::F32 {
             return Err(lacks_set_rows(ctx.ggml()));
         }

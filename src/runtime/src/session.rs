@@ -10,13 +10,19 @@ use crate::blocks::{Builder, Kv};
 use crate::cache::{KvCache, KvType, LayerKv, as_i64};
 use crate::device::{DeviceRequest, Selected};
 use crate::error::Error;
+use crate::fault::Fault;
 use crate::models::{self, Decoder};
+use crate::pins::Pins;
 use crate::placement::{BufferUse, Placement, Purpose};
 use crate::scatter::Scatter;
 use crate::traffic::Traffic;
 use crate::weights::Weights;
 
 mod lifecycle;
+mod observed;
+mod placing;
+
+pub use observed::{GraphOutcome, GraphRequest, Recorder, Walker};
 
 /// How attention is computed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,8 +51,17 @@ pub struct Options {
     /// A token sees itself and the `window - 1` tokens before it; all before it where none. Causal models
     /// only.
     pub window: Option<usize>,
-    /// Writes the cache without `ggml_set_rows`, as has to be done on builds that lack it.
+    /// Writes the cache without `ggml_set_rows`, as has to be done on builds that lack it: into a quantised cache too,
+    /// where `ggml_cpy` has been wrong on Vulkan, so that this can be tested.
     pub avoid_set_rows: bool,
+    /// Work that is computed on the CPU though the device could do it; where it is given, everything else is placed
+    /// node by node too, so that the scheduler takes nothing along.
+    pub pins: Option<Pins>,
+    /// A mistake to make: only tests of the harness plant one.
+    #[doc(hidden)]
+    pub planted: Option<Fault>,
+    /// The token at this position sees nothing in the last layer. Causal models only.
+    pub hidden: Option<usize>,
 }
 
 /// Which rows of logits are wanted.
@@ -126,7 +141,9 @@ pub struct Session {
     /// Layers that are left out, in order.
     skip: Vec<usize>,
     /// Keys and values as they were before they were stored, where they are to be recorded.
-    recorded: Option<Vec<LayerKv>>,
+    pub(crate) recorded: Option<Vec<LayerKv>>,
+    /// Sees every graph, where somebody wants to.
+    recorder: Option<Recorder>,
 }
 
 impl Session {
@@ -144,10 +161,16 @@ impl Session {
         let set_rows = !options.avoid_set_rows
             && ggml.optional_functions().iter().any(|(name, there)| *name == "ggml_set_rows" && *there);
         options.kv.check(&model.hparams, &selected.device.name())?;
-        if options.kv.is_quantised() && !set_rows {
+        if options.kv.is_quantised() && !set_rows && !options.avoid_set_rows {
             return Err(ggml.lacks("ggml_set_rows").into());
         }
         let decoder = models::decoder(model.hparams.architecture);
+        if options.hidden.is_some() && !decoder.causal {
+            return Err(Error::Input(format!(
+                "a hidden row for architecture {}, which has no mask",
+                model.hparams.architecture.name()
+            )));
+        }
         if options.window.is_some() && !decoder.causal {
             return Err(Error::Input(format!(
                 "a sliding window for architecture {}, in which every token sees every other",
@@ -170,6 +193,7 @@ impl Session {
             set_rows,
             skip: Vec::new(),
             recorded: None,
+            recorder: None,
         })
     }
 
@@ -182,6 +206,7 @@ impl Session {
     /// When the device cannot be initialised again.
     pub fn renew(&mut self) -> Result<(), Error> {
         self.scheduler = scheduler(&self.selected, &self.hparams, &self.options)?;
+        self.recorder = None;
         Ok(())
     }
 
@@ -206,6 +231,21 @@ impl Session {
     /// Computes at most so many tokens at once from now on.
     pub fn set_micro_batch(&mut self, tokens: Option<usize>) {
         self.options.micro_batch = tokens;
+    }
+
+    /// The mistake that a test has planted.
+    pub(crate) fn planted(&self) -> Option<Fault> {
+        self.options.planted
+    }
+
+    /// Computes attention in this way from now on.
+    pub fn set_attention(&mut self, attention: Attention) {
+        self.options.attention = attention;
+    }
+
+    /// Lets the token at this position see nothing in the last layer from now on.
+    pub fn set_hidden(&mut self, position: Option<usize>) {
+        self.options.hidden = position;
     }
 
     /// The selected device.
@@ -289,8 +329,8 @@ impl Session {
             _ => self.cache = None,
         }
         let home = |layer| {
-            let device =
-                if self.weights.meant_for_cpu(layer) { self.selected.cpu } else { self.selected.device };
+            let on_cpu = self.weights.meant_for_cpu(layer) || self.stores_on_cpu(layer);
+            let device = if on_cpu { self.selected.cpu } else { self.selected.device };
             device.buffer_type()
         };
         self.cache = Some(KvCache::new(self.ggml, &self.hparams, self.options.kv, capacity, home)?);
@@ -382,10 +422,25 @@ impl Session {
     /// When the device cannot be read.
     pub fn read_cache(&self) -> Result<Vec<LayerKv>, Error> {
         let Some(cache) = &self.cache else { return Ok(Vec::new()) };
-        let mut traffic = self.traffic.get();
-        traffic.cache_read += cache.filled_bytes();
-        self.traffic.set(traffic);
+        self.count_cache_read(cache.filled_bytes());
         cache.read()
+    }
+
+    /// Keys and values of these cached positions, per layer, in this order.
+    ///
+    /// # Errors
+    /// When one is not cached, or the device cannot be read.
+    pub fn read_cache_rows(&self, positions: &[usize]) -> Result<Vec<LayerKv>, Error> {
+        let cache = self.cache.as_ref().ok_or_else(|| Error::Input("no cache to read".to_owned()))?;
+        let (rows, bytes) = cache.read_rows(positions)?;
+        self.count_cache_read(bytes);
+        Ok(rows)
+    }
+
+    fn count_cache_read(&self, bytes: u64) {
+        let mut traffic = self.traffic.get();
+        traffic.cache_read += bytes;
+        self.traffic.set(traffic);
     }
 
     fn check_tokens(&self, tokens: &[u32], rows: Rows<'_>) -> Result<(), Error> {
@@ -405,6 +460,17 @@ impl Session {
 
     /// Builds, places and computes one graph.
     pub(crate) fn compute(&mut self, request: &Request<'_>) -> Result<FullPass, Error> {
+        let pass = self.compute_with(request, None)?;
+        self.show(request, &pass)?;
+        Ok(pass)
+    }
+
+    /// The same while `walker` looks on; then nothing is read that the graph gives.
+    fn compute_with(
+        &mut self,
+        request: &Request<'_>,
+        mut walker: Option<&mut dyn Walker>,
+    ) -> Result<FullPass, Error> {
         let Request { tokens, positions: at, rows, cached, keep_kv, keep_residuals } = *request;
         self.check_tokens(tokens, rows)?;
         let n = tokens.len();
@@ -423,6 +489,9 @@ impl Session {
             .decoder
             .causal
             .then(|| Builder::input(&ctx, mask_type, &[as_i64(n_kv), as_i64(mask_rows)], "mask"));
+        let hidden = self.options.hidden.filter(|hidden| mask.is_some() && at.contains(hidden));
+        let last_mask =
+            hidden.map(|_| Builder::input(&ctx, mask_type, &[as_i64(n_kv), as_i64(mask_rows)], "mask_last"));
         let wanted: Option<Vec<i32>> = match rows {
             Rows::All => None,
             Rows::Last => Some(vec![index(n - 1)]),
@@ -432,12 +501,14 @@ impl Session {
             .as_ref()
             .filter(|w| !w.is_empty())
             .map(|w| Builder::input(&ctx, DType::I32, &[as_i64(w.len())], "rows"));
+        let planted = self.options.planted;
+        let stored = Fault::stored(planted, n, n_kv);
         let scatter = match cached {
-            Some(_) => Some(Scatter::choose(&ctx, at, n_kv, self.options.kv, self.set_rows)?),
+            Some(_) => Some(Scatter::choose(&ctx, &at[..stored], n_kv, self.options.kv, self.set_rows)?),
             None => None,
         };
         let kv = match (&self.cache, &scatter) {
-            (Some(cache), Some(scatter)) => Kv::Cached { cache, n_kv, scatter },
+            (Some(cache), Some(scatter)) => Kv::Cached { cache, n_kv, scatter, stored },
             _ => Kv::Fresh,
         };
         let mut b = Builder {
@@ -449,12 +520,14 @@ impl Session {
             n,
             positions: positions.clone(),
             mask: mask.clone(),
+            last_mask: last_mask.clone(),
             kv,
             captured: Vec::new(),
             capture: keep_kv,
             kv_type: self.options.kv.dtype(),
             skip: &self.skip,
             residuals: keep_residuals.then(Vec::new),
+            planted,
         };
         let x = b.embed(&token_input);
         let x = self.decoder.layers(&mut b, x)?;
@@ -468,18 +541,20 @@ impl Session {
             Some(logits)
         };
         let Builder { graph, captured, residuals, .. } = b;
+        if let Some(walker) = walker.as_deref_mut() {
+            walker.describe(&self.noted(request), &graph.nodes());
+        }
 
         let pins = self.pins(&graph.nodes())?;
         self.scheduler.allocate(&graph, &pins)?;
-        let weights = &self.weights;
-        self.placement.record(&self.scheduler, &graph, |node| {
-            layer_of_node(&node.name()).is_some_and(|layer| weights.meant_for_cpu(layer))
-        });
+        self.record_placement(&graph);
 
         token_input.write_i32(&tokens.iter().map(|&t| index(t as usize)).collect::<Vec<_>>())?;
         positions.write_i32(&at.iter().map(|&p| index(p)).collect::<Vec<_>>())?;
-        if let Some(mask) = &mask {
-            let values = causal_mask(at, n_kv, self.options.window);
+        for (mask, hidden) in [(&mask, None), (&last_mask, hidden)] {
+            let Some(mask) = mask else { continue };
+            let mut values = causal_mask(&Fault::seen(planted, at), n_kv, self.options.window);
+            hide(&mut values, at, n_kv, hidden);
             match self.options.attention {
                 Attention::Explicit => mask.write_f32(&values)?,
                 Attention::Flash => mask.write_f16_bits(&flash_mask(&values, n_kv * mask_rows))?,
@@ -489,13 +564,18 @@ impl Session {
             input.write_i32(wanted)?;
         }
         if let Some(scatter) = &scatter {
-            scatter.fill(at, n_kv)?;
+            scatter.fill(&at[..stored], n_kv)?;
+        }
+        if let Some(walker) = walker {
+            observed::compute(&self.scheduler, &graph, walker)?;
+            return Ok(FullPass { logits: Logits::default(), kv: Vec::new(), residuals: Vec::new() });
         }
         self.scheduler.compute(&graph)?;
 
-        let inputs = [Some(&token_input), Some(&positions), mask.as_ref(), row_input.as_ref()];
+        let masks = [mask.as_ref(), last_mask.as_ref()];
+        let inputs = [Some(&token_input), Some(&positions), row_input.as_ref()].into_iter().chain(masks);
         let index_input = scatter.as_ref().and_then(Scatter::input);
-        let sent: usize = inputs.into_iter().chain([index_input]).flatten().map(Tensor::bytes).sum();
+        let sent: usize = inputs.chain([index_input]).flatten().map(Tensor::bytes).sum();
         let outputs = captured.iter().filter(|_| keep_kv).flat_map(|(k, v)| [k, v]).chain(&logits);
         let outputs = outputs.chain(residuals.iter().flatten());
         self.traffic.get_mut().graph(sent, outputs.map(Tensor::bytes).sum());
@@ -505,28 +585,6 @@ impl Session {
         let values = logits.map_or(Ok(Vec::new()), |logits| logits.read_f32())?;
         let residuals = residuals.iter().flatten().map(Tensor::read_f32).collect::<Result<_, _>>()?;
         Ok(FullPass { logits: Logits { vocab: self.hparams.n_vocab, values }, kv, residuals })
-    }
-
-    /// Nodes the device does not compute, to be placed on the CPU; some builds crash if the scheduler has to
-    /// find that out.
-    fn pins(&self, nodes: &[Tensor]) -> Result<Vec<(Tensor, usize)>, Error> {
-        let backends = self.scheduler.backends();
-        let last = backends.len() - 1;
-        let mut pins = Vec::new();
-        for node in nodes {
-            if backends[0].device().supports(node) {
-                continue;
-            }
-            if last == 0 || !backends[last].device().supports(node) {
-                let sources: Vec<_> = (0..3).filter_map(|i| node.src(i)).collect();
-                return Err(Error::UnsupportedNode {
-                    device: backends[0].device().name(),
-                    node: format!("{node:?} of {sources:?}"),
-                });
-            }
-            pins.push((node.clone(), last));
-        }
-        Ok(pins)
     }
 }
 
@@ -551,16 +609,20 @@ fn graph_size(hparams: &HyperParams) -> usize {
     8192.max(hparams.n_layer * 128)
 }
 
-/// The layer in a node's name.
-fn layer_of_node(name: &str) -> Option<usize> {
-    name.rsplit_once('-')?.1.parse().ok()
-}
-
 /// `[positions, n_kv]`, row-major: a token sees cached positions up to its own, the last `window` of them.
 fn causal_mask(positions: &[usize], n_kv: usize, window: Option<usize>) -> Vec<f32> {
     let window = window.unwrap_or(usize::MAX);
     let sees = |p: usize, kv: usize| if kv <= p && p - kv < window { 0.0 } else { f32::NEG_INFINITY };
     positions.iter().flat_map(|&p| (0..n_kv).map(move |kv| sees(p, kv))).collect()
+}
+
+/// Lets the token at position `hidden` see nothing in a mask of [`causal_mask`]'s shape.
+fn hide(mask: &mut [f32], positions: &[usize], n_kv: usize, hidden: Option<usize>) {
+    for (row, &position) in mask.chunks_exact_mut(n_kv.max(1)).zip(positions) {
+        if Some(position) == hidden {
+            row.fill(f32::NEG_INFINITY);
+        }
+    }
 }
 
 /// The mask in 16 bits, filled up to `len` values with rows that see nothing.
@@ -592,13 +654,17 @@ mod tests {
     }
 
     #[test]
-    fn rows_added_to_a_flash_mask_see_nothing() {
-        assert_eq!(flash_mask(&[0.0, f32::NEG_INFINITY], 4), [0, 0xFC00, 0xFC00, 0xFC00]);
+    fn a_hidden_row_sees_nothing_and_the_others_what_they_saw() {
+        let inf = f32::NEG_INFINITY;
+        let mut mask = causal_mask(&[1, 2], 3, None);
+        hide(&mut mask, &[1, 2], 3, Some(1));
+        assert_eq!(mask, [inf, inf, inf, 0.0, 0.0, 0.0]);
+        hide(&mut mask, &[1, 2], 3, Some(7));
+        assert_eq!(mask[3..], [0.0, 0.0, 0.0]);
     }
 
     #[test]
-    fn node_names_carry_their_layer() {
-        assert_eq!(layer_of_node("attn_q-12"), Some(12));
-        assert_eq!(layer_of_node("embedding"), None);
+    fn rows_added_to_a_flash_mask_see_nothing() {
+        assert_eq!(flash_mask(&[0.0, f32::NEG_INFINITY], 4), [0, 0xFC00, 0xFC00, 0xFC00]);
     }
 }

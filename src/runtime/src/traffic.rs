@@ -5,10 +5,11 @@
 //! nor are copies that the scheduler makes where work falls back to the CPU, which
 //! [`Placement::splits`](crate::Placement::splits) tells.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// One direction.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Moved {
     /// Bytes over all graphs.
     pub total: u64,
@@ -24,7 +25,7 @@ impl Moved {
 }
 
 /// What went to the device and came from it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Traffic {
     /// Graphs computed.
     pub graphs: u64,
@@ -32,11 +33,27 @@ pub struct Traffic {
     pub to_device: Moved,
     /// Outputs: logits, and keys and values where the caller asked to see them.
     pub from_device: Moved,
-    /// Bytes of the K/V cache read outside of graphs, to look at it.
+    /// Bytes of the K/V cache read outside of graphs, to look at it or to save it.
     pub cache_read: u64,
+    /// Bytes of the K/V cache written outside of graphs, to restore it.
+    #[serde(default)]
+    pub cache_written: u64,
 }
 
 impl Traffic {
+    /// Adds what another session moved.
+    pub fn add(&mut self, other: &Self) {
+        self.graphs += other.graphs;
+        for (mine, others) in
+            [(&mut self.to_device, &other.to_device), (&mut self.from_device, &other.from_device)]
+        {
+            mine.total += others.total;
+            mine.largest = mine.largest.max(others.largest);
+        }
+        self.cache_read += other.cache_read;
+        self.cache_written += other.cache_written;
+    }
+
     /// Counts one graph.
     pub(crate) fn graph(&mut self, to_device: usize, from_device: usize) {
         self.graphs += 1;
@@ -57,5 +74,11 @@ mod tests {
         assert_eq!(traffic.graphs, 2);
         assert_eq!(traffic.to_device, Moved { total: 24, largest: 16 });
         assert_eq!(traffic.from_device, Moved { total: 150, largest: 100 });
+        let mut other = Traffic { cache_read: 7, cache_written: 9, ..Traffic::default() };
+        other.graph(32, 1);
+        traffic.add(&other);
+        assert_eq!((traffic.graphs, traffic.cache_read, traffic.cache_written), (3, 7, 9));
+        assert_eq!(traffic.to_device, Moved { total: 56, largest: 32 });
+        assert_eq!(traffic.from_device, Moved { total: 151, largest: 100 });
     }
 }

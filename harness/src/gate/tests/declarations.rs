@@ -4,7 +4,7 @@ use super::{expect, read, text};
 use crate::capture::{BackendNodes, BuildInfo, DeviceInfo, DeviceKind, Fallback, Placement};
 use crate::gate::{Declaration, GateUse};
 use crate::plan::CellId;
-use crate::report::{Cell, Environment, Report, Run};
+use crate::report::{Cell, Environment, Report, Run, json};
 use crate::verdict::{ExitCode, Figure, Finding, Limits, Status, Verdict};
 use crate::worker::{Cause, Death};
 use proptest::prelude::*;
@@ -33,7 +33,9 @@ fn red(id: &str, findings: &[(Figure, f64)]) -> Cell {
         ops: [("GET_ROWS iq4_nl".to_owned(), 1)].into(),
     };
     let backends = vec![backend("CPU")];
-    cell.placement = fell_back.then(|| Placement { graphs: 1, splits: 2, backends, fallbacks: vec![ops] });
+    let fallbacks = vec![ops];
+    cell.placement =
+        fell_back.then(|| Placement { graphs: 1, splits: 2, backends, fallbacks, ..Placement::default() });
     cell
 }
 
@@ -287,6 +289,61 @@ fn reasons_say_what_was_declared() {
     let unused = expect("device = \"Vulkan0\"", "mismatches = 1", "");
     let (_, gate) = after(cell(CELL), &[unused]);
     assert_eq!(gate.notes(), ["1 declarations matched no cell of this run: ci/gate.toml:9"]);
+}
+
+/// A report may be held against another gate later, or against the same.
+#[test]
+fn what_an_earlier_gate_made_of_a_cell_is_taken_back() {
+    let report = |cells| Report::new(Run::default(), Environment::default(), &[], cells);
+    let subject = || red(CELL, &[(Figure::Logits, 5e-3)]);
+    let gate = |outcome: &str, more: &str| read(&text(&expect("device = \"CUDA0\"", outcome, more))).unwrap();
+    let gates = [
+        gate("logits_nmse = 1e-2", ""),
+        gate("logits_nmse = 1e-3", ""),
+        gate("mismatches = 1", ""),
+        gate("logits_nmse = 1e-2", "expires = 2027-01-01"),
+    ];
+    let alone = gates.each_ref().map(|gate| {
+        let mut once = report(vec![subject()]);
+        gate.apply(&mut once, "2027-06-01");
+        once
+    });
+    let statuses = alone.each_ref().map(|once| once.cells[0].status);
+    let unexpected = Status::UnexpectedPass;
+    assert_eq!(statuses, [Status::Expected, Status::Diverged, unexpected, Status::Diverged]);
+    let mut again = report(vec![subject()]);
+    for i in [0, 0, 1, 2, 3, 3, 0, 2, 1] {
+        gates[i].apply(&mut again, "2027-06-01");
+        // As text: findings may hold NaN.
+        assert_eq!(json::render(&again), json::render(&alone[i]), "{i}");
+    }
+    let found = again.cells[0].found.as_ref().expect("its reason was changed");
+    assert_eq!((found.status, found.reason.as_str()), (Status::Diverged, "what was found"));
+}
+
+/// A declaration is used where any of the merged runs used it.
+#[test]
+fn gates_of_merged_runs_are_put_together() {
+    let declaration = |place: &str| Declaration {
+        expected: "crashed".to_owned(),
+        reason: "r".to_owned(),
+        link: None,
+        expires: None,
+        place: place.to_owned(),
+    };
+    let gate = |file: &str, unused: &[&str]| GateUse {
+        file: file.to_owned(),
+        unused: unused.iter().map(|place| declaration(place)).collect(),
+        expired: vec![declaration("old:1")],
+    };
+    let all = [gate("a", &["a:1", "a:2"]), gate("a", &["a:2", "a:3"]), gate("b", &["b:1"])];
+    let merged = GateUse::merged(&all).unwrap();
+    let places: Vec<&str> = merged.unused.iter().map(|declaration| declaration.place.as_str()).collect();
+    assert_eq!(
+        (merged.file.as_str(), places.as_slice(), merged.expired.len()),
+        ("a, b", ["a:2", "b:1"].as_slice(), 1)
+    );
+    assert_eq!(GateUse::merged([]), None);
 }
 
 proptest! {

@@ -2,6 +2,9 @@
 
 use super::{expect, read, refused, text};
 use crate::gate::Gate;
+use crate::plan::matrix::Row;
+use crate::plan::{Attention, KvType, Mode, Options};
+use model_file::GenerateSpec;
 use proptest::prelude::*;
 
 #[test]
@@ -26,6 +29,64 @@ fn the_embedded_gate_is_right_and_its_presets_have_every_mode() {
     assert!(nightly.iter().any(|row| row.if_fetched));
     let error = gate.preset(Some("nigthly")).unwrap_err().to_string();
     assert!(error.ends_with("did you mean `nightly`?; known: full, nightly, quick"), "{error}");
+}
+
+/// What `full` holds and what it is for: kernels change where heads, groups and caches do.
+#[test]
+fn the_full_preset_holds_every_head_size_and_group_in_masked_and_causal_modes() {
+    let gate = Gate::embedded();
+    let plain = |row: &&Row| row.options.iter().all(|options| options.attn == Attention::Explicit);
+    let rows = gate.preset(Some("full")).unwrap().rows.iter().filter(plain);
+    let specs: Vec<(GenerateSpec, &[Mode])> =
+        rows.filter_map(|row| Some((GenerateSpec::preset(&row.model)?, row.modes.as_slice()))).collect();
+    for masked in [false, true] {
+        let modes = if masked { [Mode::FullCache, Mode::Sparse] } else { [Mode::Prefill, Mode::Decode] };
+        let of = |what: &dyn Fn(&GenerateSpec) -> bool| {
+            specs.iter().any(|(spec, of)| modes.iter().all(|mode| of.contains(mode)) && what(spec))
+        };
+        for group in [1, 3, 4, 7, 12] {
+            assert!(of(&|spec| spec.n_head / spec.n_head_kv == group), "{group} heads, masked {masked}");
+        }
+        for size in [64, 80, 96, 128, 256] {
+            assert!(of(&|spec| spec.head_dim == size), "heads of {size}, masked {masked}");
+        }
+    }
+}
+
+#[test]
+fn the_full_preset_holds_flash_attention_with_every_cache_type_and_the_quick_one_none() {
+    let gate = Gate::embedded();
+    let rows = |preset: &str, what: &dyn Fn(&Options) -> bool| {
+        gate.preset(Some(preset)).unwrap().rows.iter().filter(|row| row.options.iter().any(what)).count()
+    };
+    for &kv in KvType::ALL {
+        let flash = |o: &Options| o.attn == Attention::Flash && o.kv == kv;
+        assert!(rows("full", &flash) >= 3 && rows("quick", &flash) == 0, "{kv}");
+    }
+    assert_eq!(rows("full", &|options| options.causal.hidden == Some(5)), 1);
+    let adversarial = |preset| {
+        gate.preset(Some(preset)).unwrap().rows.iter().filter(|row| row.model.starts_with("adv-")).count()
+    };
+    assert_eq!((adversarial("quick"), adversarial("full")), (0, 15));
+}
+
+#[test]
+fn no_cell_of_an_embedded_preset_is_declared_twice() {
+    let gate = Gate::embedded();
+    for name in gate.preset_names() {
+        let mut seen = std::collections::BTreeSet::new();
+        for row in &gate.preset(Some(name)).unwrap().rows {
+            for mode in &row.modes {
+                for options in &row.options {
+                    assert!(
+                        seen.insert((&row.model, mode, options)),
+                        "{name}: {} {mode} {options}",
+                        row.model
+                    );
+                }
+            }
+        }
+    }
 }
 
 #[test]

@@ -61,6 +61,9 @@ pub struct GenerateSpec {
     pub rope_freqs: bool,
     /// Factor of the query and key projections: their products grow with its square.
     pub scale_qk: f32,
+    /// Factor of the key projection, its bias included, by which the query projection is divided: a power of two
+    /// leaves their products as they are.
+    pub scale_k: f32,
     /// Factor of everything that is added to the residual stream. The norms take it out again, so a power of two
     /// leaves logits, keys and values as they are, but for the norm's epsilon.
     pub scale_residual: f32,
@@ -89,6 +92,7 @@ static PRESETS: LazyLock<Vec<GenerateSpec>> = LazyLock::new(|| {
         head_is_embedding: false,
         rope_freqs: false,
         scale_qk: 1.0,
+        scale_k: 1.0,
         scale_residual: 1.0,
         scale_ffn: 1.0,
     };
@@ -145,6 +149,15 @@ static PRESETS: LazyLock<Vec<GenerateSpec>> = LazyLock::new(|| {
         heads(llama("adv-head-128", 25), 128, 8, 2),
         heads(qwen2("adv-head-256", 26), 256, 4, 2),
         heads(llama("adv-gqa-12", 27), 64, 24, 2),
+        // Keys of a norm of 2e5, with elements beyond 65,504, and queries at the lower end of 16-bit floats.
+        GenerateSpec { scale_k: 16_384.0, ..heads(qwen2("adv-long-keys", 28), 128, 4, 2) },
+        // The same heads for masked diffusion.
+        heads(dream("adv-dream-head-64", 32), 64, 14, 2),
+        heads(dream("adv-dream-head-80", 33), 80, 4, 4),
+        heads(dream("adv-dream-head-96", 34), 96, 6, 2),
+        heads(dream("adv-dream-head-128", 35), 128, 8, 2),
+        heads(dream("adv-dream-head-256", 36), 256, 4, 2),
+        heads(dream("adv-dream-gqa-12", 37), 64, 24, 2),
     ]
 });
 
@@ -216,6 +229,7 @@ impl GenerateSpec {
         }
         for (field, factor) in [
             ("scale_qk", self.scale_qk),
+            ("scale_k", self.scale_k),
             ("scale_residual", self.scale_residual),
             ("scale_ffn", self.scale_ffn),
         ] {
@@ -295,7 +309,10 @@ impl GenerateSpec {
         let part = name.strip_prefix("blk.").and_then(|n| n.split_once('.')).map_or(name, |(_, part)| part);
         let factor = match part {
             "token_embd.weight" | "attn_output.weight" => self.scale_residual,
-            "attn_q.weight" | "attn_k.weight" => self.scale_qk,
+            "attn_q.weight" => self.scale_qk / self.scale_k,
+            "attn_k.weight" => self.scale_qk * self.scale_k,
+            "attn_q.bias" => 1.0 / self.scale_k,
+            "attn_k.bias" => self.scale_k,
             "ffn_up.weight" => self.scale_ffn,
             "ffn_down.weight" => self.scale_residual / self.scale_ffn,
             _ => 1.0,
@@ -305,7 +322,7 @@ impl GenerateSpec {
             "token_embd.weight" | "output.weight" => bell(2.0 / (shape[0] as f64).sqrt()),
             "rope_freqs.weight" => Values::ramp(1.0, 8.0),
             _ if part.ends_with("norm.weight") => Values::even(1.0, 0.1),
-            _ if part.ends_with(".bias") => Values::even(0.0, 0.1),
+            _ if part.ends_with(".bias") => Values::even(0.0, 0.1).times(factor),
             _ => bell(1.0 / (shape[0] as f64).sqrt()),
         }
     }

@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 
 use crate::generate::{margin, most_likely};
-use crate::{Cache, Error, Logits, Network, Precision, Request, Rows};
+use crate::{Cache, Error, LayerKv, Logits, Network, Precision, Request, Rows};
 
 /// How many masks go at each step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -122,6 +122,10 @@ pub struct Step<'a> {
     pub logits: &'a Logits,
     /// Positions that went through the layers: all in a full pass.
     pub active: &'a [usize],
+    /// K and V of the active positions in each layer as computed, before the cache rounded them.
+    pub kv: &'a [LayerKv],
+    /// The cache after the pass; it holds every position.
+    pub cache: &'a Cache,
 }
 
 /// What was generated.
@@ -197,8 +201,17 @@ pub fn generate(
             skip: plan.skip,
             ..Request::new(&active_tokens)
         };
-        let logits = network.forward(&mut cache, request)?.logits;
-        observe(&Step { step, tokens: &tokens, masked: &masked, logits: &logits, active: &active });
+        let pass = network.forward(&mut cache, request)?;
+        let logits = pass.logits;
+        observe(&Step {
+            step,
+            tokens: &tokens,
+            masked: &masked,
+            logits: &logits,
+            active: &active,
+            kv: &pass.kv,
+            cache: &cache,
+        });
 
         let chosen = match given {
             None => Chosen::Best(plan.schedule.count(step, plan.steps, masked.len())),

@@ -116,7 +116,7 @@ pub fn decode(
 }
 
 /// Computes given batches again, each after the positions before its first: the same graphs in the same order
-/// as the run that checked them.
+/// as the run that checked them. `observe` also gets the target, whose cache ends with the batch.
 ///
 /// # Errors
 /// When a batch begins after the cached positions, the cache is full, or ggml fails.
@@ -124,13 +124,13 @@ pub fn replay(
     target: &mut Session,
     prompt: &[u32],
     batches: &[(usize, Vec<u32>)],
-    mut observe: impl FnMut(&Checked<'_>),
+    mut observe: impl FnMut(&Session, &Checked<'_>),
 ) -> Result<(), Error> {
     target.extend(prompt, Rows::Last)?;
     for (batch, (position, tokens)) in batches.iter().enumerate() {
         target.truncate(*position)?;
         let logits = target.extend(tokens, Rows::All)?;
-        observe(&Checked { batch, position: *position, tokens, logits: &logits });
+        observe(target, &Checked { batch, position: *position, tokens, logits: &logits });
     }
     Ok(())
 }

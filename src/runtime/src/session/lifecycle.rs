@@ -6,6 +6,7 @@ use super::{Session, graph_size, index};
 use crate::blocks::{Builder, rope_params};
 use crate::cache::{LayerKv, as_i64};
 use crate::error::Error;
+use crate::fault::Fault;
 
 impl Session {
     /// Forgets all cached positions from `length` on.
@@ -47,6 +48,7 @@ impl Session {
     /// When there is no cache, or the device cannot be read.
     pub fn save_cache(&self) -> Result<Vec<u8>, Error> {
         let cache = self.cache.as_ref().ok_or_else(|| Error::Input("no cache to save".to_owned()))?;
+        self.count_cache_read(cache.filled_bytes());
         cache.save()
     }
 
@@ -56,7 +58,10 @@ impl Session {
     /// When the bytes are no saved cache, are one of another model or type, or hold more than the cache can.
     pub fn restore_cache(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let cache = self.cache.as_mut().ok_or_else(|| Error::Input("no cache to restore into".to_owned()))?;
-        cache.restore(bytes)
+        cache.restore(bytes)?;
+        let written = cache.filled_bytes();
+        self.traffic.get_mut().cache_written += written;
+        Ok(())
     }
 
     /// Drops `drop` cached positions after the first `keep`: those that follow move down, and their keys are
@@ -100,7 +105,8 @@ impl Session {
                 };
                 let values = if what == "k" {
                     let heads = ctx.reshape_3d(&values, [head, kv_heads, as_i64(moved)]);
-                    let turned = name(ctx.rope(&heads, &back, factors, rope_params(h)), "turned");
+                    let params = Fault::rope(self.options.planted, rope_params(h));
+                    let turned = name(ctx.rope(&heads, &back, factors, params), "turned");
                     ctx.reshape_2d(&turned, flat)
                 } else {
                     values
@@ -115,15 +121,15 @@ impl Session {
         }
         let pins = self.pins(&graph.nodes())?;
         self.scheduler.allocate(&graph, &pins)?;
-        let weights = &self.weights;
-        self.placement.record(&self.scheduler, &graph, |node| {
-            super::layer_of_node(&node.name()).is_some_and(|layer| weights.meant_for_cpu(layer))
-        });
+        self.record_placement(&graph);
         back.write_i32(&vec![-index(drop); moved])?;
         if self.set_rows {
             rows.write_i64(&(keep..keep + moved).map(as_i64).collect::<Vec<_>>())?;
         }
         self.scheduler.compute(&graph)?;
+        let rows = Some(&rows).filter(|_| self.set_rows);
+        let sent: usize = rows.into_iter().chain([&back]).map(Tensor::bytes).sum();
+        self.traffic.get_mut().graph(sent, 0);
         self.truncate(keep + moved)
     }
 }

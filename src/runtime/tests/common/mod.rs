@@ -319,7 +319,7 @@ fn speculative_is_greedy(bench: &Bench, model: &Model) {
         }
         let mut again = Vec::new();
         target.reset_cache(prompt.len() + n).unwrap();
-        speculative::replay(&mut target, &prompt, &batches, |checked| {
+        speculative::replay(&mut target, &prompt, &batches, |_, checked| {
             again.push((checked.position, checked.tokens.to_vec()));
         })
         .unwrap();

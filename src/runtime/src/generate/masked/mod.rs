@@ -15,7 +15,9 @@ pub use remasking::Remasking;
 pub use sampling::Sampling;
 pub use schedule::{Schedule, Turn};
 
+use crate::cache::LayerKv;
 use crate::error::Error;
+use crate::fault::Fault;
 use crate::session::{Logits, Rows, Session};
 use active_set::row_of;
 
@@ -46,6 +48,8 @@ pub struct Plan {
     pub sampling: Sampling,
     /// The cache.
     pub cache: CacheUse,
+    /// Whether [`StepView::kv`] has keys and values where there is no cache to read them from.
+    pub keep_kv: bool,
 }
 
 /// A mask that became a token.
@@ -78,6 +82,41 @@ pub struct StepView<'a> {
     pub logits: &'a Logits,
     /// Which masks became tokens.
     pub unmasked: &'a [Unmask],
+    /// Keys and values after the step.
+    pub kv: StepKv<'a>,
+}
+
+/// Keys and values as a step left them.
+pub struct StepKv<'a> {
+    session: &'a Session,
+    /// Those of all positions, where they are in no cache.
+    fresh: Option<&'a [LayerKv]>,
+}
+
+impl std::fmt::Debug for StepKv<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StepKv").field("cached", &self.fresh.is_none()).finish_non_exhaustive()
+    }
+}
+
+impl StepKv<'_> {
+    /// Those of these positions, per layer `[positions, kv_heads, head_dim]`.
+    ///
+    /// # Errors
+    /// When a position is not in the sequence, nothing was kept ([`Plan::keep_kv`]), or the device cannot be read.
+    pub fn rows(&self, positions: &[usize]) -> Result<Vec<LayerKv>, Error> {
+        let Some(fresh) = self.fresh else { return self.session.read_cache_rows(positions) };
+        let width = self.session.hparams().kv_width();
+        let pick = |values: &[f32]| {
+            let row = |&p: &usize| values.get(p * width..(p + 1) * width);
+            let rows: Option<Vec<&[f32]>> = positions.iter().map(row).collect();
+            rows.map(|rows| rows.concat())
+        };
+        let layer = |layer: &LayerKv| Some(LayerKv { k: pick(&layer.k)?, v: pick(&layer.v)? });
+        let kept: Option<Vec<LayerKv>> = fresh.iter().map(layer).collect();
+        kept.filter(|kept| !kept.is_empty())
+            .ok_or_else(|| Error::Input("keys and values of a step that were not kept".to_owned()))
+    }
 }
 
 /// A finished generation.
@@ -125,7 +164,7 @@ pub fn generate(
     tokens.resize(prompt.len() + plan.masks, mask);
     let mut masked: Vec<usize> = (prompt.len()..tokens.len()).collect();
     let mut unmasked = Vec::with_capacity(plan.masks);
-    let mut forward = Forward::new(session, plan.cache, tokens.len())?;
+    let mut forward = Forward::new(session, plan, tokens.len())?;
     for step in 0..plan.steps {
         if masked.is_empty() {
             break;
@@ -153,6 +192,7 @@ pub fn generate(
             active: &active,
             logits: &logits,
             unmasked: &now,
+            kv: forward.kv(),
         });
         for u in &now {
             let total = tokens.len();
@@ -172,6 +212,9 @@ pub fn generate(
 struct Forward<'a> {
     session: &'a mut Session,
     cache: CacheUse,
+    keep_kv: bool,
+    /// Of the last step, where there is no cache.
+    fresh: Vec<LayerKv>,
     shift: bool,
     /// For each position the first step that reads its new token.
     changed_at: Vec<Option<usize>>,
@@ -180,12 +223,27 @@ struct Forward<'a> {
 }
 
 impl<'a> Forward<'a> {
-    fn new(session: &'a mut Session, cache: CacheUse, length: usize) -> Result<Self, Error> {
+    fn new(session: &'a mut Session, plan: Plan, length: usize) -> Result<Self, Error> {
+        let Plan { cache, keep_kv, .. } = plan;
         if cache != CacheUse::None {
             session.reset_cache(length)?;
         }
-        let shift = session.hparams().shift_logits;
-        Ok(Self { session, cache, shift, changed_at: vec![None; length], earlier: BTreeMap::new() })
+        let planted = session.planted();
+        let shift = Fault::shift(planted, session.hparams());
+        let cache = match cache {
+            CacheUse::Sparse(sparse) if planted == Some(Fault::PredecessorsLeftOut) => {
+                CacheUse::Sparse(Sparse { predecessors: false, ..sparse })
+            }
+            cache => cache,
+        };
+        let changed_at = vec![None; length];
+        Ok(Self { session, cache, keep_kv, fresh: Vec::new(), shift, changed_at, earlier: BTreeMap::new() })
+    }
+
+    /// Keys and values after the last step.
+    fn kv(&self) -> StepKv<'_> {
+        let fresh = (self.cache == CacheUse::None).then_some(self.fresh.as_slice());
+        StepKv { session: self.session, fresh }
     }
 
     /// Computes a step: the positions that it computed, and the row that predicts each of `masked`.
@@ -194,7 +252,8 @@ impl<'a> Forward<'a> {
         let everything = || (0..tokens.len()).collect::<Vec<_>>();
         match self.cache {
             CacheUse::None => {
-                let pass = self.session.full(tokens, Rows::Only(&padded(&rows)), false)?;
+                let pass = self.session.full(tokens, Rows::Only(&padded(&rows)), self.keep_kv)?;
+                self.fresh = pass.kv;
                 Ok((everything(), first_rows(pass.logits, rows.len())))
             }
             CacheUse::Full => {
@@ -241,6 +300,7 @@ impl<'a> Forward<'a> {
         Ok(Logits { vocab: logits.vocab, values })
     }
 }
+
 /// Rows to ask for so that their number is a multiple of 16, the last one again and again: a head that is
 /// multiplied with another number of columns at every step would take another kernel at every step, and on
 /// Vulkan each small number is a shader of its own to compile.

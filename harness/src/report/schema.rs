@@ -1,0 +1,19 @@
+//! The JSON Schema of `report.json`, published as `reports/report.schema.json`: made from the report's own types and
+//! their documentation, so that it cannot say anything else than what is written.
+
+use super::{Report, SCHEMA};
+use schemars::generate::SchemaSettings;
+use serde_json::json;
+
+/// The schema, draft 2020-12, indented, with a final newline.
+pub fn render() -> String {
+    let generator = SchemaSettings::draft2020_12().for_serialize().into_generator();
+    let mut schema = generator.into_root_schema_for::<Report>();
+    schema.insert("title".to_owned(), json!(format!("ggml-parity: report.json ({SCHEMA})")));
+    if let Some(version) = schema.pointer_mut("/properties/schema").and_then(|field| field.as_object_mut()) {
+        version.insert("const".to_owned(), json!(SCHEMA));
+    }
+    let mut text = serde_json::to_string_pretty(&schema).expect("a schema has string keys");
+    text.push('\n');
+    text
+}

@@ -1,0 +1,85 @@
+//! Ops that work on elements and on rows.
+
+use super::{EvalError, Node, rounded};
+
+/// `a op b`, `b` repeated over `a`.
+pub(super) fn binary(node: &Node<'_>, op: impl Fn(f64, f64) -> f64) -> Result<Vec<f64>, EvalError> {
+    let (a, b) = (node.input(0)?, node.input(1)?);
+    if (0..4).any(|d| b.ne[d] == 0 || !a.ne[d].is_multiple_of(b.ne[d])) {
+        return Err(EvalError::lacks(node.info, format!("{:?} repeated over {:?}", b.ne, a.ne)));
+    }
+    let mut out = Vec::with_capacity(a.ne.iter().product());
+    for row in 0..a.rows() {
+        let at = [row % a.ne[1], row / a.ne[1] % a.ne[2], row / (a.ne[1] * a.ne[2])];
+        let of_b = at[0] % b.ne[1] + b.ne[1] * (at[1] % b.ne[2] + b.ne[2] * (at[2] % b.ne[3]));
+        let repeated = b.row(of_b)?;
+        out.extend(a.row(row)?.into_iter().zip(repeated.iter().cycle()).map(|(a, &b)| op(a, b)));
+    }
+    Ok(out)
+}
+
+/// `a * scale + bias`.
+pub(super) fn scale(node: &Node<'_>) -> Result<Vec<f64>, EvalError> {
+    let (scale, bias) = (node.info.float(0), node.info.float(1));
+    Ok(node.input(0)?.values()?.into_iter().map(|a| a * scale + bias).collect())
+}
+
+/// `a / (1 + exp(-a))`.
+pub(super) fn silu(node: &Node<'_>) -> Result<Vec<f64>, EvalError> {
+    Ok(node.input(0)?.values()?.into_iter().map(|a| a / (1.0 + (-a).exp())).collect())
+}
+
+/// Each row over the root of its mean square.
+pub(super) fn rms_norm(node: &Node<'_>) -> Result<Vec<f64>, EvalError> {
+    let (a, eps) = (node.input(0)?, node.info.float(0));
+    let mut out = Vec::with_capacity(a.ne.iter().product());
+    for row in 0..a.rows() {
+        let values = a.row(row)?;
+        let mean = values.iter().map(|v| v * v).sum::<f64>() / values.len() as f64;
+        let root = (mean + eps).sqrt();
+        out.extend(values.into_iter().map(|v| v / root));
+    }
+    Ok(out)
+}
+
+/// Rows of a matrix by index.
+pub(super) fn get_rows(node: &Node<'_>) -> Result<Vec<f64>, EvalError> {
+    let (table, index) = (node.input(0)?, node.input(1)?);
+    if index.rows() != 1 || table.rows() != table.ne[1] {
+        return Err(EvalError::lacks(node.info, "rows of several matrices"));
+    }
+    let mut out = Vec::new();
+    for at in index.values()? {
+        if !(at >= 0.0 && at < table.ne[1] as f64) {
+            return Err(EvalError::Malformed(format!("`{}`: row {at} of {}", node.info.name, table.ne[1])));
+        }
+        out.extend(table.row(at as usize)?);
+    }
+    Ok(out)
+}
+
+/// One after the other along the second dimension.
+pub(super) fn concat(node: &Node<'_>) -> Result<Vec<f64>, EvalError> {
+    let (a, b) = (node.input(0)?, node.input(1)?);
+    let matrices = a.rows() == a.ne[1] && b.rows() == b.ne[1];
+    if node.info.params[0] != 1 || !matrices || a.ne[0] != b.ne[0] {
+        return Err(EvalError::lacks(node.info, "any but matrices, row after row"));
+    }
+    let mut out = a.values()?;
+    out.extend(b.values()?);
+    Ok(out)
+}
+
+/// The values of the first source in the type of the node.
+pub(super) fn stored(node: &Node<'_>) -> Result<Vec<f64>, EvalError> {
+    let ty = node
+        .info
+        .tensor_type()
+        .ok_or_else(|| EvalError::lacks(node.info, format!("values of {}", node.info.type_name())))?;
+    let a = node.input(0)?;
+    let mut out = a.values()?;
+    if ty != a.ty {
+        rounded(ty, &mut out)?;
+    }
+    Ok(out)
+}
