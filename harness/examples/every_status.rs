@@ -16,6 +16,7 @@ use ggml_parity::compare::{
     Mismatch, MismatchKind, NonFinite, NonFiniteCounts, NonFinitePlace, RowPlace, StepKv, StepNmse, Steps,
     TopToken, WorstCache, WorstRow,
 };
+use ggml_parity::gate::{Declaration, Declared, Found};
 use ggml_parity::plan::CellId;
 use ggml_parity::report::{self, Arm, Attribution, Cell, Environment, Report, Run};
 use ggml_parity::verdict::{Limits, Status, Verdict, judge};
@@ -58,7 +59,7 @@ fn cell(case: usize, device: &str) -> Cell {
     let place = DEVICES.iter().position(|name| *name == device).unwrap_or(0);
     cell.reference = Some(CellId { device: "CPU".parse().expect("a device"), ..cell.id.clone() }.to_string());
     cell.timings = [("load".to_owned(), 0.12), ("compute".to_owned(), 1.5 + case as f64)].into();
-    let ended = |status, reason: &str| Verdict { status, reason: reason.to_owned() };
+    let ended = |status, reason: &str| Verdict::new(status, reason);
     match (case, place) {
         (1, 2) => {
             cell.set_verdict(ended(Status::Crashed, "signal 6 (SIGABRT): GGML_ASSERT(x->ne[0] == 1) failed"))
@@ -69,7 +70,7 @@ fn cell(case: usize, device: &str) -> Cell {
         }
         (4, 1) => {
             cell.set_verdict(ended(Status::Unsupported, "build npm-3.21.1 lacks `ggml_set_rows`"));
-            cell.declared = Some("builds before mid-2025 cannot scatter".to_owned());
+            cell.declared = Some(declared("unsupported", "builds before mid-2025 cannot scatter", true));
         }
         (4, 0) => {
             cell.set_verdict(ended(Status::Unsupported, "supports_op denies FLASH_ATTN_EXT f16 [64, 40, 4]"))
@@ -78,14 +79,31 @@ fn cell(case: usize, device: &str) -> Cell {
         _ => compared(&mut cell, case, place),
     }
     match (case, place) {
-        (5, 1) => cell.set_verdict(ended(Status::UnexpectedPass, "declared to diverge, and does not")),
+        (5, 1) => {
+            cell.set_verdict(ended(Status::UnexpectedPass, "declared to diverge, and does not"));
+            cell.declared = Some(declared("diverged with logits_nmse <= 1e-4", "rounds to 8 bits", false));
+        }
         (0, 1) => {
             cell.set_verdict(ended(Status::Expected, "logits NMSE 3.0e-6, declared up to 1e-4"));
-            cell.declared = Some("https://example.org/issues/1".to_owned());
+            cell.declared = Some(declared("diverged with logits_nmse <= 1e-4", "rounds to 8 bits", true));
+            let reason = "logits NMSE 3.0e-6 > 1e-6".to_owned();
+            cell.found = Some(Found { status: Status::Diverged, reason });
         }
         _ => {}
     }
     cell
+}
+
+/// What a gate file declares of a cell.
+fn declared(expected: &str, reason: &str, holds: bool) -> Declared {
+    let declaration = Declaration {
+        expected: expected.to_owned(),
+        reason: reason.to_owned(),
+        link: Some("https://example.org/issues/1".to_owned()),
+        expires: Some("2027-06-30".to_owned()),
+        place: "ci/gate.toml:40".to_owned(),
+    };
+    Declared { holds, declarations: vec![declaration] }
 }
 
 /// Figures, and what the harness says of them.

@@ -5,7 +5,7 @@ use crate::capture::CaptureReader;
 use crate::compare::{CompareError, Metrics, compare};
 use crate::plan::DeviceSelector;
 use crate::report::Cell;
-use crate::verdict::{Limits, Status, Verdict, attribute, judge, reference_fault, with_checks};
+use crate::verdict::{Finding, Limits, Status, Verdict, attribute, judge, reference_fault, with_checks};
 use crate::worker::{Ended, FailureKind};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -120,7 +120,7 @@ fn verdict(cell: &mut Cell, files: &Captures, limits: &Limits) -> Result<Verdict
         // A device that is its own reference, without the oracle: only what it was found to do against itself counts.
         (None, None) if test.meta().checks.is_empty() => {
             let reason = "it is its own reference, and the oracle is not there to compare it with".to_owned();
-            return Ok(Verdict { status: Status::Missing, reason });
+            return Ok(Verdict::new(Status::Missing, reason));
         }
         (None, None) => {
             let metrics = compare(&mut open(&files.device)?, &mut open(&files.device)?, limits)?;
@@ -137,12 +137,13 @@ fn verdict(cell: &mut Cell, files: &Captures, limits: &Limits) -> Result<Verdict
     Ok(fault.unwrap_or(verdict))
 }
 
-/// The verdict on an arm that has no capture; `who` begins the reason.
+/// The verdict on an arm that has no capture; `who` begins the reason. No declaration about a device forgives what became
+/// of another arm; where the arm is the device under test, whoever asks takes the finding away.
 #[must_use]
 pub fn without_capture(ended: &Ended, who: &str) -> Verdict {
     let (status, reason) = match ended {
         Ended::Captured => (Status::Missing, "its capture is gone".to_owned()),
-        Ended::Crashed(how) => (Status::Crashed, how.clone()),
+        Ended::Crashed(death) => (death.status(), death.to_string()),
         Ended::TimedOut(limit) => (Status::Timeout, format!("no result within {} s", limit.as_secs())),
         Ended::Failed(failure) => {
             let status = match failure.kind {
@@ -154,5 +155,7 @@ pub fn without_capture(ended: &Ended, who: &str) -> Verdict {
             (status, failure.message.clone())
         }
     };
-    Verdict { status, reason: format!("{who}{reason}") }
+    let reason = format!("{who}{reason}");
+    let findings = vec![Finding::unforgivable(reason.clone())];
+    Verdict { findings, ..Verdict::new(status, reason) }
 }

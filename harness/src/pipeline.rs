@@ -506,7 +506,10 @@ fn cell(
         (Some(Ended::Captured), Some(Ended::Captured), Some(ended)) => {
             cell.set_verdict(lost(ended, "the oracle: "));
         }
-        (Some(Ended::Captured), Some(ended), _) => cell.set_verdict(lost(ended, "")),
+        (Some(Ended::Captured), Some(ended), _) => {
+            cell.set_verdict(lost(ended, ""));
+            cell.set_own_end(ended);
+        }
         (Some(ended), _, _) => cell.set_verdict(lost(ended, "the reference: ")),
         (None, _, _) => {}
     }

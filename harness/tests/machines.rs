@@ -141,7 +141,7 @@ fn captures_made_apart_are_judged_as_a_run_judges_them() {
     assert!(said.contains("no capture of this case by the test"), "{said}");
     let strict = path("strict.toml");
     let table = std::fs::read_to_string(common::root().join("harness/src/verdict/tolerances.toml")).unwrap();
-    std::fs::write(&strict, table.replace("limit = 1e-9", "limit = 1e-30")).unwrap();
+    std::fs::write(&strict, table.replace("limit = 1e-10", "limit = 1e-30")).unwrap();
     let arguments = ["compare", text(&reference), text(&device), "--tolerances", text(&strict)];
     assert!(expect(3, &arguments).contains("> 1e-30"));
     std::fs::write(&strict, "limit = 3").unwrap();

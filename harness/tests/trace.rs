@@ -26,7 +26,8 @@ impl Traced {
     fn new() -> Self {
         let work = tempfile::tempdir().unwrap();
         let time_limit = Duration::from_secs(300);
-        let workplace = Workplace { binary: common::binary(), folder: work.path().to_owned(), time_limit };
+        let workplace =
+            Workplace { binary: common::binary(), folder: work.path().to_owned(), time_limit, memory: None };
         let build = Build::open(Some(&common::default_build()), &workplace).expect("a ggml build");
         Self { work, workplace, build: Some(build) }
     }

@@ -3,7 +3,7 @@
 use crate::report::{self, Report, annotations, console, json, markdown};
 use clap::ValueEnum;
 use std::fs::OpenOptions;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// Who is told of red cells, beside the report.
@@ -55,7 +55,7 @@ impl Output {
                 }
             }
             (false, true) => println!("{}\n{place}", report.summary()),
-            (false, false) => println!("{}{place}", console::render(report, colour())),
+            (false, false) => println!("{}{place}", console::render(report, super::colour())),
         }
     }
 
@@ -68,11 +68,6 @@ impl Output {
 /// A variable that is set to something.
 fn given(name: &str) -> Option<std::ffi::OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
-}
-
-/// Colours only for a terminal, and not where `NO_COLOR` (<https://no-color.org>) is set.
-fn colour() -> bool {
-    io::stdout().is_terminal() && given("NO_COLOR").is_none()
 }
 
 /// Adds the summary to what earlier commands of the step wrote; where both would be more than GitHub takes, one line.

@@ -19,8 +19,10 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub(super) enum Command {
     /// Say what is stored
+    #[command(after_help = EXAMPLES)]
     List,
     /// Remove what was not used for longest
+    #[command(after_help = EXAMPLES)]
     Prune {
         /// What may be left
         #[arg(long, value_name = "SIZE", default_value = "0B")]

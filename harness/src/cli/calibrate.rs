@@ -1,20 +1,22 @@
 //! `ggml-parity calibrate`: the noise floor of devices, and the limits that follow.
 
 use super::Failed;
-use super::cells::default_threads;
-use super::run::{self, Selection};
+use super::means::Means;
+use super::selection::{Declared, Selection, declared};
 use super::teller::Teller;
 use crate::calibrate::samples::{Sample, Source};
 use crate::calibrate::{Alarm, Calibration, SCHEMA, floor, propose, render, samples};
+use crate::gate::Gate;
 use crate::pipeline::{self, Folders, OracleUse, Plan, RunError};
 use crate::plan::CellId;
 use crate::plan::calibration;
 use crate::plan::inputs::Wishes;
 use crate::report::{Cell, Run};
 use crate::verdict::{DeviceClass, ExitCode, Outcome, Status, exit_code};
+use crate::worker::Workplace;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Instant, SystemTime};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -43,15 +45,8 @@ pub(super) struct Args {
     /// What a limit is of the largest figure
     #[arg(long, value_name = "X", default_value_t = propose::FACTOR, value_parser = factor)]
     factor: f64,
-    /// CPU threads [default: physical cores less one, at least one]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    threads: Option<u32>,
-    /// Seconds a cell may take
-    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
-    timeout: u64,
-    /// A file of limits to hold the cells to in place of those that ship
-    #[arg(long, value_name = "FILE")]
-    tolerances: Option<PathBuf>,
+    #[command(flatten)]
+    means: Means,
     /// Where calibrated.toml, calibrate.md and calibrate.json go
     #[arg(long, value_name = "DIR", default_value = "reports/calibrate")]
     out: PathBuf,
@@ -70,17 +65,21 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failed> {
         let path = path.to_owned();
         move |source| RunError::Io { path, source }
     };
+    let gate = args.which.open_gate()?;
+    let limits = args.means.settle(&gate)?;
     std::fs::create_dir_all(&args.out).map_err(io(&args.out))?;
     let work = tempfile::tempdir().map_err(io(&std::env::temp_dir()))?;
-    let workplace = super::workplace(work.path(), Duration::from_secs(args.timeout))?;
+    let workplace = limits.workplace(work.path())?;
     let folders = Folders { captures: work.path().join("captures") };
     std::fs::create_dir_all(&folders.captures).map_err(io(&folders.captures))?;
-    let mut plan = plan(args, &workplace, work.path())?;
+    let (mut plan, absent) = plan(args, &gate, &workplace, work.path())?;
 
     let runs: Vec<(u32, u32)> =
         (0..args.seeds).map(|seed| (seed, 0)).chain((1..args.repeats).map(|repeat| (0, repeat))).collect();
     let mut teller = Teller::new(plan.captures() * runs.len(), true);
     let mut gathered = Gathered::default();
+    // Nothing is measured on a device that is not there, and whoever requires it is told.
+    gathered.take(&plan, &absent.into_iter().map(Cell::on_absent_device).collect::<Vec<_>>(), 0, 0);
     let mut environment = None;
     for (seed, repeat) in runs {
         plan.wishes.sample = seed;
@@ -153,25 +152,34 @@ impl Gathered {
     }
 }
 
-fn plan(args: &Args, workplace: &crate::worker::Workplace, work: &Path) -> Result<Plan, RunError> {
+/// The plan, and the cells on required devices that are not there.
+fn plan(
+    args: &Args,
+    gate: &Gate,
+    workplace: &Workplace,
+    work: &Path,
+) -> Result<(Plan, Vec<CellId>), RunError> {
     let vary = |rows, models: &[_]| {
         // Options that are named are the only ones.
         let plain = args.plain || args.which.has_options();
         calibration::vary(rows, models, plain)
     };
-    let (builds, models, cells) = run::declared(&args.which, false, workplace, work, vary)?;
+    let oracle = OracleUse::Affordable;
+    let Declared { builds, models, cells, absent } =
+        declared(&args.which, gate, oracle, workplace, work, vary)?;
     let mut seen: BTreeSet<CellId> = BTreeSet::new();
     let cells = cells.into_iter().filter(|id| seen.insert(id.clone())).collect();
-    Ok(Plan {
+    let plan = Plan {
         builds,
         models,
         cells,
         wishes: Wishes::default(),
-        threads: args.threads.map_or_else(default_threads, |n| n as usize),
-        tolerances: super::tolerances(args.tolerances.as_deref())?,
-        oracle: OracleUse::Affordable,
+        threads: args.means.threads(gate),
+        tolerances: args.means.tolerances(gate)?,
+        oracle,
         planted: crate::planted::Plantings::default(),
-    })
+    };
+    Ok((plan, absent))
 }
 
 fn write(out: &Path, found: &Calibration, plan: &Plan) -> Result<(), RunError> {

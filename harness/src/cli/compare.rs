@@ -7,7 +7,6 @@ use crate::pipeline::RunError;
 use crate::plan::Case;
 use crate::report::{self, Environment, Report, Run};
 use crate::verdict::{ExitCode, Tolerances};
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime};
 
@@ -79,7 +78,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failed> {
     };
     let declared: Vec<_> = pairs.iter().map(|pair| pair.id.clone()).collect();
     let report = Report::new(run, environment(&pairs)?, &declared, cells);
-    print!("{}", report::console::render(&report, std::io::stdout().is_terminal()));
+    print!("{}", report::console::render(&report, super::colour()));
     if let Some(out) = &args.out {
         report::write(out, &report).map_err(|error| Failed::new(ExitCode::Usage, error))?;
         println!("report: {}", out.join("summary.md").display());

@@ -6,6 +6,7 @@ use crate::verdict::ExitCode;
 
 /// Subcommands of `ggml`.
 #[derive(Debug, clap::Subcommand)]
+#[command(after_help = "Example:\n  ggml-parity ggml fetch npm-3.21.1")]
 pub(super) enum Command {
     /// Get a known build from its package, checked against its pin
     #[command(after_help = "Example:\n  ggml-parity ggml fetch npm-3.21.1")]

@@ -11,7 +11,6 @@ use crate::plan::inputs::Wishes;
 use crate::plan::{CellId, DeviceSelector};
 use crate::report::{self, Run};
 use crate::verdict::{ExitCode, Tolerances};
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -31,6 +30,7 @@ Examples:
 
 /// Subcommands of `golden`.
 #[derive(Debug, clap::Subcommand)]
+#[command(after_help = "Example:\n  ggml-parity golden check --device Vulkan0")]
 pub(super) enum Command {
     /// Hold devices to the goldens; neither a reference nor the oracle runs
     Check(CheckArgs),
@@ -170,7 +170,7 @@ fn check(args: &CheckArgs) -> Result<ExitCode, Failed> {
         ..report
     };
     report::write(&out, &report).map_err(|error| Failed::new(ExitCode::Usage, error))?;
-    print!("{}", report::console::render(&report, std::io::stdout().is_terminal()));
+    print!("{}", report::console::render(&report, super::colour()));
     println!("report: {}", out.join("summary.md").display());
     Ok(report.exit_code())
 }

@@ -6,7 +6,6 @@ use crate::plan::safe_name;
 use crate::report::merge::{Prefer, label, merge};
 use crate::report::{self, Report, Run};
 use crate::verdict::ExitCode;
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -57,7 +56,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failed> {
     };
     let merged = merge(&reports, run, args.prefer).map_err(|error| usage(&error))?;
     report::write(&args.out, &merged.report).map_err(|error| usage(&error))?;
-    print!("{}", report::console::render(&merged.report, std::io::stdout().is_terminal()));
+    print!("{}", report::console::render(&merged.report, super::colour()));
     for (shard, cells) in &merged.missing {
         println!("missing: shard {shard} with {cells} cells is not among the merged reports");
     }

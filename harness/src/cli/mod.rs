@@ -7,13 +7,17 @@ mod capture;
 mod cells;
 mod compare;
 mod devices;
+mod gate;
 mod ggml;
 mod golden;
 mod home;
+mod manners;
+mod means;
 mod merge;
 mod model;
 mod report;
 mod run;
+mod selection;
 mod selftest;
 mod show_steps;
 mod teller;
@@ -22,14 +26,22 @@ mod trace_pin;
 
 use crate::pipeline::RunError;
 use crate::verdict::{ExitCode, Tolerances};
-use crate::worker::Workplace;
+use crate::worker::{MemoryLimit, Workplace};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::path::Path;
 use std::time::Duration;
 
+const EXAMPLES: &str = "\
+Examples:
+  ggml-parity run
+      the default gate on every device of the default build
+  ggml-parity devices
+      the devices there are
+  ggml-parity run --model model.gguf --device Vulkan0";
+
 /// Does this backend still compute what the model says, and if not, where?
 #[derive(Debug, Parser)]
-#[command(name = "ggml-parity", version, about, max_term_width = 110)]
+#[command(name = "ggml-parity", version, about, max_term_width = 110, after_help = EXAMPLES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -64,12 +76,23 @@ enum Command {
     /// Get and list ggml builds
     #[command(subcommand)]
     Ggml(ggml::Command),
+    /// Check gate files
+    #[command(subcommand)]
+    Gate(gate::Command),
+    /// Print a script that completes commands and flags in a shell
+    Completions(manners::Completions),
+    /// Write manual pages
+    Man(manners::Man),
     /// Look at the store of captures and make it smaller
     #[command(subcommand)]
     Cache(cache::Command),
     /// Run cells for a parent process
     #[command(hide = true)]
-    Worker,
+    Worker {
+        /// The most memory it may take
+        #[arg(long)]
+        memory: Option<MemoryLimit>,
+    },
 }
 
 /// An error that ends a command, and the exit code it ends with.
@@ -125,17 +148,48 @@ fn workplace(folder: &Path, time_limit: Duration) -> Result<Workplace, Failed> {
     let binary = std::env::current_exe().map_err(|error| {
         Failed::new(ExitCode::Environment, format!("this binary cannot be found: {error}"))
     })?;
-    Ok(Workplace { binary, folder: folder.to_owned(), time_limit })
+    Ok(Workplace { binary, folder: folder.to_owned(), time_limit, memory: None })
+}
+
+/// Whether standard output takes colours: a terminal does, unless `NO_COLOR` or `CLICOLOR` say otherwise.
+fn colour() -> bool {
+    anstream::AutoStream::choice(&std::io::stdout()) != anstream::ColorChoice::Never
+}
+
+/// The command line, with the table of exit codes at the end of every help.
+fn command() -> clap::Command {
+    fn with_codes(command: clap::Command) -> clap::Command {
+        let before = command.get_after_help().map(|text| format!("{text}\n\n")).unwrap_or_default();
+        command.after_help(format!("{before}{}", ExitCode::table())).mut_subcommands(with_codes)
+    }
+    with_codes(Cli::command())
+}
+
+/// An argument that was given beside `--resume`. What the environment says is none, which clap's `exclusive` takes for one.
+fn beside_resume(matches: &clap::ArgMatches) -> Option<String> {
+    let (_, run) = matches.subcommand()?;
+    let given =
+        |id: &&clap::Id| run.value_source(id.as_str()) == Some(clap::parser::ValueSource::CommandLine);
+    // Groups of flattened arguments are among the ids, under the names of their types.
+    let flag = |id: &clap::Id| id.as_str().starts_with(char::is_lowercase) && id != "resume";
+    run.ids().filter(given).find(|id| flag(id)).map(|id| format!("--{}", id.as_str().replace('_', "-")))
 }
 
 /// Parses the command line and does what it says.
 #[must_use]
 pub fn main() -> std::process::ExitCode {
-    let matches = Cli::command().after_help(ExitCode::table()).get_matches();
+    let matches = command().get_matches();
     let cli = match Cli::from_arg_matches(&matches) {
         Ok(cli) => cli,
         Err(error) => error.exit(),
     };
+    if let Command::Run(args) = &cli.command
+        && args.resume.is_some()
+        && let Some(flag) = beside_resume(&matches)
+    {
+        let words = format!("--resume takes no other argument, and there is {flag}");
+        command().error(clap::error::ErrorKind::ArgumentConflict, words).exit();
+    }
     let result = match cli.command {
         Command::Run(args) => run::main(&args),
         Command::Selftest(args) => selftest::main(&args),
@@ -149,8 +203,11 @@ pub fn main() -> std::process::ExitCode {
         Command::Devices(args) => devices::main(&args),
         Command::Model(command) => model::main(&command),
         Command::Ggml(command) => ggml::main(&command),
+        Command::Gate(command) => gate::main(&command),
+        Command::Completions(args) => manners::completions(&args),
+        Command::Man(args) => manners::man(&args),
+        Command::Worker { memory } => Ok(crate::worker::child::main(memory)),
         Command::Cache(command) => cache::main(&command),
-        Command::Worker => Ok(crate::worker::child::main()),
     };
     match result {
         Ok(code) => code.into(),

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 /// Subcommands of `model`.
 #[derive(Debug, clap::Subcommand)]
+#[command(after_help = "Example:\n  ggml-parity model generate gen-qwen2 --out qwen2.gguf")]
 pub(super) enum Command {
     /// Write a seeded two-layer F32 model; without a name, list them
     #[command(after_help = "Example:\n  ggml-parity model generate gen-qwen2 --out qwen2.gguf")]
@@ -69,7 +70,11 @@ pub(super) fn main(command: &Command) -> Result<ExitCode, Failed> {
                 let known: Vec<&str> = model_file::presets().iter().map(|spec| spec.name.as_str()).collect();
                 Failed::new(
                     ExitCode::Usage,
-                    format!("no generated model `{name}`; known: {}", known.join(", ")),
+                    format!(
+                        "no generated model `{name}`; known: {}{}",
+                        known.join(", "),
+                        crate::hint::nearest(name, known.iter().copied())
+                    ),
                 )
             })?;
             spec.seed = seed.unwrap_or(spec.seed);

@@ -3,11 +3,11 @@
 use super::Failed;
 use crate::capture::CaptureReader;
 use crate::comparison::{self, Captures};
+use crate::gate::Gate;
 use crate::pipeline::RunError;
 use crate::report::{self, Cell, Report, json};
 use crate::verdict::{ExitCode, Key, Tolerances};
 use std::convert::Infallible;
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
@@ -15,6 +15,8 @@ Examples:
   ggml-parity run --keep-captures --out reports/today
   ggml-parity report reports/today --tolerances calibrated.toml
       the cells of that run under other limits: their captures are compared again, nothing is run
+  ggml-parity report reports/today --gate my-gate.toml
+      the same cells under other declarations
   ggml-parity report reports/today
       the same report in every form that this version writes";
 
@@ -28,7 +30,11 @@ pub(super) struct Args {
     /// Judge every cell again under the limits of this file; the run must have kept its captures
     #[arg(long, value_name = "FILE")]
     tolerances: Option<PathBuf>,
-    /// Where the report goes [default: DIR; with --tolerances DIR/rejudged-NAME, NAME that of the file]
+    /// Hold the cells against the declarations of this gate file, on the day of the run [default with --tolerances, where
+    /// the run had a gate: GGML_PARITY_GATE, or ci/gate.toml as built in]
+    #[arg(long, value_name = "FILE")]
+    gate: Option<PathBuf>,
+    /// Where the report goes [default: DIR; with --tolerances or --gate DIR/rejudged-NAME, NAME that of the file]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
@@ -43,6 +49,12 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failed> {
     if args.tolerances.is_some() {
         let tolerances = super::tolerances(args.tolerances.as_deref())?;
         judge_again(&mut found, &args.dir, &tolerances)?;
+    }
+    if let Some(gate) = gate(args, &found)? {
+        let day = found.run.started.get(..10).unwrap_or(&found.run.started).to_owned();
+        gate.apply(&mut found, &day);
+    }
+    if args.tolerances.is_some() || args.gate.is_some() {
         found.run.command = format!("{}; {}", found.run.command, super::command_line());
         if let Some(name) = out.file_name() {
             found.run.name = name.to_string_lossy().into_owned();
@@ -54,13 +66,24 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failed> {
         *kept = moved;
     }
     report::write(&out, &found).map_err(|error| Failed::new(ExitCode::Usage, error))?;
-    print!("{}", report::console::render(&found, std::io::stdout().is_terminal()));
+    print!("{}", report::console::render(&found, super::colour()));
     println!("report: {}", out.join("summary.md").display());
     Ok(found.exit_code())
 }
 
+/// The gate file that the cells are held against: the one that is named, or, where cells were judged again, the one that a
+/// run would have. Other runs than those of `run` have none.
+fn gate(args: &Args, report: &Report) -> Result<Option<Gate>, RunError> {
+    let again = args.tolerances.is_some() && report.gate.is_some();
+    let of_environment = || std::env::var_os(super::selection::GATE_ENV).filter(|_| again).map(PathBuf::from);
+    match args.gate.clone().or_else(of_environment) {
+        Some(file) => Ok(Some(Gate::read(&file)?)),
+        None => Ok(again.then(Gate::embedded)),
+    }
+}
+
 fn out(args: &Args) -> PathBuf {
-    match (&args.out, &args.tolerances) {
+    match (&args.out, args.tolerances.as_ref().or(args.gate.as_ref())) {
         (Some(out), _) => out.clone(),
         (None, None) => args.dir.clone(),
         (None, Some(file)) => {

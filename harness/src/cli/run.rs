@@ -2,22 +2,22 @@
 
 use super::Failed;
 use super::announce::Output;
-use super::cells::{default_threads, open_builds};
 use super::home::Home;
+use super::means::Means;
+use super::selection::{Declared, Selection, declared};
 use super::teller::Teller;
+use crate::gate::Gate;
 use crate::keep::{CaptureStore, Head, Journal, Keep, executable_digest};
-use crate::pipeline::{self, Build, Folders, OracleUse, Plan, RunError};
+use crate::pipeline::{self, Folders, OracleUse, Plan, RunError};
 use crate::plan::inputs::Wishes;
-use crate::plan::matrix::{self, Preset, Row};
-use crate::plan::models::{self, ResolvedModel};
-use crate::plan::{Attention, Case, CellId, DeviceSelector, Mode, Options, Shard};
+use crate::plan::{Case, CellId, Shard};
 use crate::planted::Plantings;
-use crate::report::{self, Run, ShardOf};
+use crate::report::{self, Cell, Run, ShardOf};
 use crate::verdict::ExitCode;
 use crate::worker::Workplace;
 use bytesize::ByteSize;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -35,41 +35,11 @@ Examples:
   ggml-parity run --cell 'gen-qwen2/f32/decode@npm-3.21.1:Vulkan0'
       one cell by its id, as reports name it
   ggml-parity run --resume reports/2026-11-29T101500Z-4711
-      a run that was interrupted goes on: what was computed counts";
+      a run that was interrupted goes on: what was computed counts
+  ggml-parity run --gate my-gate.toml --preset nightly --memory 8GiB
+      a preset of a gate file of one's own, each worker within 8 GiB
 
-/// Which cells: models x modes x options x devices of builds, or cells by their ids.
-#[derive(Debug, clap::Args)]
-pub(super) struct Selection {
-    /// A ggml build: a folder, or the name of a fetched build; repeat for several
-    #[arg(long, value_name = "DIR|NAME")]
-    ggml: Vec<String>,
-    /// A model: a GGUF file, a generated model, or one of corpus/models.toml; repeat for several
-    #[arg(long, value_name = "FILE|NAME")]
-    model: Vec<String>,
-    /// A ready-made matrix: quick (the default gate) or full (every weight type and size class)
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["model", "cell"])]
-    preset: Option<Preset>,
-    /// A device under test, by exact name: Vulkan0, CPU@x64, CPU+repack, BUILD:CUDA0; repeat for several
-    #[arg(long, value_name = "NAME")]
-    device: Vec<DeviceSelector>,
-    /// A mode (full, full-cache, sparse, generate; prefill, decode, batch, profile, speculative, lifecycle);
-    /// repeat for several
-    #[arg(long, value_name = "MODE")]
-    mode: Vec<Mode>,
-    /// Options of the cases as ids write them: `kv=f16&n=64`
-    #[arg(long, value_name = "OPTIONS")]
-    options: Option<Options>,
-    /// A cell by its id, instead of models x modes x devices; repeat for several
-    #[arg(long, value_name = "ID", conflicts_with_all = ["device", "mode", "options"])]
-    cell: Vec<CellId>,
-}
-
-impl Selection {
-    /// Whether options are named.
-    pub(super) fn has_options(&self) -> bool {
-        self.options.is_some()
-    }
-}
+Of a flag, an environment variable, the gate file and the default, the first that says something counts.";
 
 /// Arguments of `run`.
 #[derive(Debug, clap::Args)]
@@ -77,6 +47,9 @@ impl Selection {
 pub(super) struct Args {
     #[command(flatten)]
     which: Selection,
+    /// Print the cells that would run, and run nothing
+    #[arg(long)]
+    list: bool,
     /// A text to start from, instead of the model's own or generated tokens
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
@@ -92,15 +65,8 @@ pub(super) struct Args {
     /// Steps of a masked generation
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     steps: Option<u32>,
-    /// CPU threads [default: physical cores less one, at least one]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    threads: Option<u32>,
-    /// Seconds a cell may take
-    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
-    timeout: u64,
-    /// A file of limits in place of those that ship, as `calibrate` writes them
-    #[arg(long, value_name = "FILE")]
-    tolerances: Option<PathBuf>,
+    #[command(flatten)]
+    means: Means,
     /// Leave the oracle out: the CPU and the device alone are compared
     #[arg(long, conflicts_with = "oracle")]
     no_oracle: bool,
@@ -116,9 +82,10 @@ pub(super) struct Args {
     /// Keep the captures beside the report
     #[arg(long)]
     keep_captures: bool,
-    /// Go on with the interrupted run in this folder, with the arguments that it was started with
-    #[arg(long, value_name = "DIR", exclusive = true)]
-    resume: Option<PathBuf>,
+    /// Go on with the interrupted run in this folder, with the arguments that it was started with; no other flag may stand
+    /// beside this one
+    #[arg(long, value_name = "DIR")]
+    pub(super) resume: Option<PathBuf>,
     /// Compute references and oracles anew, and store none for the next run
     #[arg(long)]
     no_cache: bool,
@@ -134,6 +101,9 @@ pub(super) struct Args {
 }
 
 pub(super) fn main(args: &Args) -> Result<ExitCode, Failed> {
+    if args.list {
+        return list(args);
+    }
     let Some(folder) = &args.resume else { return go(args, None) };
     let folder =
         std::path::absolute(folder).map_err(|source| RunError::Io { path: folder.clone(), source })?;
@@ -157,24 +127,26 @@ fn go(args: &Args, journal: Option<Journal>) -> Result<ExitCode, Failed> {
         |name| name.to_string_lossy().into_owned(),
     );
     let out = args.out.clone().unwrap_or_else(|| Path::new("reports").join(&name));
+    let gate = args.which.open_gate()?;
+    let limits = args.means.settle(&gate)?;
     let home = Home::open(&out)?;
-    let workplace = super::workplace(&home.work, Duration::from_secs(args.timeout))?;
-
-    let planned = plan(args, &workplace, &home.work).and_then(|mut plan| {
-        let shard = args.shard.map(|shard| take_part(&mut plan, shard)).transpose()?;
-        Ok((plan, shard))
+    let planned = limits.workplace(&home.work).and_then(|workplace| {
+        let parts = plan(args, &gate, &workplace, &home.work)?;
+        Ok((parts, workplace))
     });
-    let (plan, shard) = match planned {
+    let (Planned { plan, absent, shard }, workplace) = match planned {
         Ok(planned) => planned,
         Err(error) => {
             home.leave();
-            return Err(error.into());
+            return Err(error);
         }
     };
     let program = executable_digest().map_err(|error| {
         Failed::new(ExitCode::Environment, format!("this binary cannot be read: {error}"))
     })?;
-    let identity = plan.identity(&program);
+    let mut identity = plan.identity(&program);
+    // The declarations are no part of the plan, and decide as much of the outcome.
+    identity.settings.insert("gate".to_owned(), gate.digest.clone());
     let journal = match journal {
         Some(journal) => journal.check(&identity).map(|()| journal),
         None => {
@@ -193,7 +165,7 @@ fn go(args: &Args, journal: Option<Journal>) -> Result<ExitCode, Failed> {
     let words = [&["ggml-parity".to_owned()], arguments.as_slice()].concat();
     let header = Run {
         name,
-        started: stamp,
+        started: stamp.clone(),
         command: shlex::try_join(words.iter().map(String::as_str)).unwrap_or_else(|_| words.join(" ")),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         shard,
@@ -217,6 +189,8 @@ fn go(args: &Args, journal: Option<Journal>) -> Result<ExitCode, Failed> {
             .map_err(|error| hint(error.into()))?;
     report.keep_captures(&out);
     teller.finish();
+    report.cells.extend(absent.into_iter().map(Cell::on_absent_device));
+    gate.apply(&mut report, stamp.get(..10).unwrap_or(&stamp));
     if args.show_steps {
         print!("{}", super::show_steps::render(&plan, &folders));
     }
@@ -237,23 +211,41 @@ fn quoted(path: &Path) -> String {
     shlex::try_quote(&path).map_or_else(|_| path.clone().into_owned(), |quoted| quoted.into_owned())
 }
 
-/// Leaves the cells of one shard in `plan`.
-fn take_part(plan: &mut Plan, part: Shard) -> Result<ShardOf, RunError> {
-    let cells = part.pick(&plan.cells);
-    if cells.is_empty() {
-        let cases: std::collections::BTreeSet<&Case> = plan.cells.iter().map(|id| &id.case).collect();
+/// What a run is to do.
+struct Planned {
+    plan: Plan,
+    /// The cells that are declared on required devices that are not there.
+    absent: Vec<CellId>,
+    shard: Option<ShardOf>,
+}
+
+/// The cells of one shard. A cell on a required device that is not there is of the shard that has its case, so that it is
+/// missing once.
+fn take_part(plan: &mut Plan, absent: &mut Vec<CellId>, part: Shard) -> Result<ShardOf, RunError> {
+    let declared: Vec<CellId> = plan.cells.iter().chain(absent.iter()).cloned().collect();
+    let mine = part.pick(&declared);
+    if mine.is_empty() {
+        let cases: std::collections::BTreeSet<&Case> = declared.iter().map(|id| &id.case).collect();
         let cases = cases.len();
         return Err(RunError::Usage(format!(
             "--shard {part}: nothing is left for it, for all cells of a case stay together and the matrix has \
              {cases} cases; at most {cases} shards"
         )));
     }
-    Ok(ShardOf { part, declared: std::mem::replace(&mut plan.cells, cells) })
+    plan.cells.retain(|id| mine.contains(id));
+    absent.retain(|id| mine.contains(id));
+    Ok(ShardOf { part, declared })
 }
 
-fn plan(args: &Args, workplace: &Workplace, work: &Path) -> Result<Plan, RunError> {
-    let (builds, models, cells) = declared(&args.which, args.no_oracle, workplace, work, |rows, _| rows)?;
-    Ok(Plan {
+fn plan(args: &Args, gate: &Gate, workplace: &Workplace, work: &Path) -> Result<Planned, Failed> {
+    let oracle = match (args.no_oracle, args.oracle) {
+        (true, _) => OracleUse::Never,
+        (false, true) => OracleUse::Always,
+        (false, false) => gate.settings.oracle.unwrap_or_default(),
+    };
+    let Declared { builds, models, cells, mut absent } =
+        declared(&args.which, gate, oracle, workplace, work, |rows, _| rows)?;
+    let mut plan = Plan {
         builds,
         models,
         cells,
@@ -264,153 +256,26 @@ fn plan(args: &Args, workplace: &Workplace, work: &Path) -> Result<Plan, RunErro
             draft: args.draft.clone(),
             sample: args.sample,
         },
-        threads: args.threads.map_or_else(default_threads, |n| n as usize),
-        tolerances: super::tolerances(args.tolerances.as_deref())?,
-        oracle: match (args.no_oracle, args.oracle) {
-            (true, _) => OracleUse::Never,
-            (false, true) => OracleUse::Always,
-            (false, false) => OracleUse::Affordable,
-        },
+        threads: args.means.threads(gate),
+        tolerances: args.means.tolerances(gate)?,
+        oracle,
         planted: Plantings::default(),
-    })
-}
-
-/// Builds, models and cells.
-pub(super) type Declared = (Vec<Build>, Vec<ResolvedModel>, Vec<CellId>);
-
-/// The builds, models and cells of a selection, at least one of each; `expand` may change what is asked for once the
-/// models are known.
-pub(super) fn declared(
-    which: &Selection,
-    no_oracle: bool,
-    workplace: &Workplace,
-    work: &Path,
-    expand: impl FnOnce(Vec<Row>, &[ResolvedModel]) -> Vec<Row>,
-) -> Result<Declared, RunError> {
-    let named = which.cell.iter().map(|id| id.build.as_str());
-    let named = named.chain(which.device.iter().filter_map(|device| device.build.as_deref()));
-    let builds = open_builds(&which.ggml, named, workplace)?;
-    let rows = rows(which);
-    let mut models: Vec<ResolvedModel> = Vec::new();
-    for row in &rows {
-        if !models.iter().any(|model| model.given == row.model) {
-            models.push(models::resolve(&row.model, work)?);
-        }
-    }
-    let cells = if which.cell.is_empty() {
-        declare(which, no_oracle, &expand(rows, &models), &builds, &models)?
-    } else {
-        which.cell.clone()
     };
-    for id in &cells {
-        let build = builds.iter().find(|build| build.info.name == id.build).ok_or_else(|| {
-            let names: Vec<&str> = builds.iter().map(|build| build.info.name.as_str()).collect();
-            RunError::Environment(format!("cell {id}: no build `{}`; opened: {}", id.build, names.join(", ")))
-        })?;
-        build.check(&id.device)?;
-        id.case.check().map_err(|error| RunError::Usage(format!("cell {id}: {error}")))?;
-    }
-    if cells.is_empty() {
-        let offered: Vec<String> =
-            builds.iter().flat_map(|build| build.selectors()).map(|device| device.to_string()).collect();
-        return Err(RunError::Environment(format!(
-            "nothing to test: beside the reference, the plain CPU, there is no device (there are: {})",
-            offered.join(", ")
-        )));
-    }
-    Ok((builds, models, cells))
+    let shard = args.shard.map(|shard| take_part(&mut plan, &mut absent, shard)).transpose()?;
+    Ok(Planned { plan, absent, shard })
 }
 
-/// What is asked for: the models named by `--model`, those of cells, or a preset.
-fn rows(which: &Selection) -> Vec<Row> {
-    let options = which.options.unwrap_or_default();
-    let row = |model: String| Row { model, modes: which.mode.clone(), options: vec![options] };
-    if !which.model.is_empty() {
-        return which.model.iter().cloned().map(row).collect();
+/// Prints the cells that would run, one a line, and those that a required device lacks.
+pub(super) fn list(args: &Args) -> Result<ExitCode, Failed> {
+    let gate = args.which.open_gate()?;
+    let work = tempfile::tempdir().map_err(|source| RunError::Io { path: std::env::temp_dir(), source })?;
+    let workplace = args.means.settle(&gate)?.workplace(work.path())?;
+    let Planned { plan, absent, .. } = plan(args, &gate, &workplace, work.path())?;
+    for id in &plan.cells {
+        println!("{id}");
     }
-    if !which.cell.is_empty() {
-        return which.cell.iter().map(|id| models::name_of(&id.case)).map(row).collect();
+    for id in &absent {
+        println!("missing: {id}");
     }
-    let mut rows = which.preset.unwrap_or(Preset::Quick).rows();
-    for row in &mut rows {
-        if !which.mode.is_empty() {
-            row.modes.clone_from(&which.mode);
-        }
-        if which.options.is_some() {
-            row.options = vec![options];
-        }
-    }
-    rows
-}
-
-/// Rows x devices.
-fn declare(
-    which: &Selection,
-    no_oracle: bool,
-    rows: &[Row],
-    builds: &[Build],
-    models: &[ResolvedModel],
-) -> Result<Vec<CellId>, RunError> {
-    let mut cells = Vec::new();
-    for row in rows {
-        let Some(model) = models.iter().find(|model| model.given == row.model) else { continue };
-        let modes = if row.modes.is_empty() { matrix::default_modes(model) } else { row.modes.clone() };
-        // With several models a mode applies to those that have it; a single one must. Of the default modes those
-        // count to which the options mean something.
-        let takes = |case: &Case| !row.modes.is_empty() || case.check().is_ok();
-        let fitting: Vec<Case> = modes
-            .iter()
-            .filter(|&&mode| matrix::has_mode(model, mode))
-            .flat_map(|&mode| row.options.iter().map(move |&options| matrix::case(model, mode, options)))
-            .filter(takes)
-            .collect();
-        if fitting.is_empty() && rows.len() == 1 {
-            let modes: Vec<&str> = modes.iter().map(|mode| mode.name()).collect();
-            return Err(RunError::Usage(format!(
-                "model {}: architecture {} has no mode {} that these options apply to",
-                model.name,
-                model.model.hparams.architecture.name(),
-                modes.join(", ")
-            )));
-        }
-        for case in fitting {
-            for (i, build) in builds.iter().enumerate() {
-                // A ready-made matrix leaves out what ends the process at random; a named model does not.
-                let flash = case.options.attn == Attention::Flash && which.model.is_empty();
-                let devices = devices(which, no_oracle, build, model, i > 0)?.into_iter();
-                for device in devices.filter(|device| !(flash && build.is_llvmpipe(device))) {
-                    cells.push(CellId::new(case.clone(), &build.info.name, &device));
-                }
-            }
-        }
-    }
-    Ok(cells)
-}
-
-/// The devices of `build` on which `model` is tested. In a further build the plain CPU is one of them, since
-/// there it is compared with the first build's.
-fn devices(
-    which: &Selection,
-    no_oracle: bool,
-    build: &Build,
-    model: &ResolvedModel,
-    further: bool,
-) -> Result<Vec<DeviceSelector>, RunError> {
-    if !which.device.is_empty() {
-        let mine = |d: &&DeviceSelector| d.build.as_ref().is_none_or(|name| *name == build.info.name);
-        let named: Vec<_> = which.device.iter().filter(mine).map(DeviceSelector::without_build).collect();
-        named.iter().try_for_each(|device| build.check(device))?;
-        // A ready-made matrix holds models that an extra buffer type does not take; a named model must fit.
-        let fits = |device: &DeviceSelector| !which.model.is_empty() || build.takes(device, model);
-        return Ok(named.into_iter().filter(fits).collect());
-    }
-    let offered: Vec<DeviceSelector> =
-        build.probed.devices.iter().map(|device| device.selector.clone()).collect();
-    let in_use = build.probed.cpu_variant.as_deref();
-    let all = matrix::default_devices(&offered, &build.probed.cpu_variants, in_use);
-    let all = further.then(DeviceSelector::cpu).into_iter().chain(all);
-    let devices: Vec<DeviceSelector> = all.filter(|device| build.takes(device, model)).collect();
-    // A machine that has nothing but the plain CPU holds it against the oracle.
-    let only_cpu = offered.iter().all(|device| *device == DeviceSelector::cpu());
-    Ok(if devices.is_empty() && only_cpu && !no_oracle { vec![DeviceSelector::cpu()] } else { devices })
+    Ok(if absent.is_empty() { ExitCode::Success } else { ExitCode::Incomplete })
 }

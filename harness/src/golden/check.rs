@@ -108,7 +108,10 @@ pub fn run(
                 let files = Captures { device: capture_path(folders, id), reference: None, oracle };
                 comparison::settle(&mut cell, &files, &limits);
             }
-            Some(ended) => cell.set_verdict(comparison::without_capture(ended, "")),
+            Some(ended) => {
+                cell.set_verdict(comparison::without_capture(ended, ""));
+                cell.set_own_end(ended);
+            }
             None => {}
         }
         cells.push(cell);

@@ -253,6 +253,7 @@ impl Journal {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::worker::{Cause, Death};
 
     fn id(text: &str) -> CellId {
         text.parse().unwrap()
@@ -283,7 +284,16 @@ mod tests {
         let mut journal = begun(folder.path());
         let (a, b) = (id("m/f32/full@b:CPU"), id("m/f32/full@b:CPU@x64"));
         journal.note(&a, &Ended::Captured, Source::Stored).unwrap();
-        journal.note(&b, &Ended::Crashed("signal 6".to_owned()), Source::Computed).unwrap();
+        let death = Death {
+            cause: Cause::Abort,
+            evidence: "a.cpp:1: no".to_owned(),
+            signal: Some(6),
+            exit_code: None,
+            seconds: 1.1,
+            memory_limit: Some(1 << 30),
+            last_lines: vec!["a.cpp:1: no".to_owned()],
+        };
+        journal.note(&b, &Ended::Crashed(death), Source::Computed).unwrap();
         let again = Journal::resume(folder.path()).unwrap();
         assert_eq!(again.head(), journal.head());
         assert_eq!(again.ended(), journal.ended());

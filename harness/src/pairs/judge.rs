@@ -53,7 +53,7 @@ pub fn judge(pair: &Pair, held: &Held<'_>) -> Result<Cell, ToleranceError> {
             }
         };
         let reason = format!("no capture of this case by {arm}; {} has no partner", lone.path.display());
-        cell.set_verdict(Verdict { status: Status::Missing, reason });
+        cell.set_verdict(Verdict::new(Status::Missing, reason));
         return Ok(cell);
     };
     let named = reference.cell().filter(|_| !reference.foreign).map(|id| id.to_string());
@@ -79,7 +79,7 @@ fn captures(pair: &Pair, limits: &Limits, cell: &mut Cell) -> Result<Verdict, Co
     if !test.is_foreign() && reference.meta() == test.meta() {
         let reason =
             "the test is a copy of the reference's capture, down to the time it took: nothing was compared";
-        return Ok(Verdict { status: Status::Missing, reason: reason.to_owned() });
+        return Ok(Verdict::new(Status::Missing, reason));
     }
     let mut limits = limits.clone();
     let lacks = leave_out(&reference, &test, &mut limits);

@@ -68,6 +68,12 @@ impl RunError {
     }
 }
 
+impl From<crate::gate::GateError> for RunError {
+    fn from(error: crate::gate::GateError) -> Self {
+        Self::Usage(error.to_string())
+    }
+}
+
 impl From<Failure> for RunError {
     fn from(failure: Failure) -> Self {
         match failure.kind {

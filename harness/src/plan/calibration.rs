@@ -30,11 +30,12 @@ pub fn vary(rows: Vec<Row>, models: &[ResolvedModel], plain: bool) -> Vec<Row> {
     let mut varied: Vec<Row> = Vec::new();
     for row in rows {
         let Some(model) = models.iter().find(|model| model.given == row.model) else { continue };
-        let modes = if row.modes.is_empty() { matrix::default_modes(model) } else { row.modes };
+        let modes = if row.modes.is_empty() { matrix::default_modes(model) } else { row.modes.clone() };
         for mode in modes.into_iter().filter(|&mode| matrix::has_mode(model, mode)) {
             let own = plain || row.options != [Options::default()];
             let options = if own { row.options.clone() } else { variations(model, mode) };
-            varied.push(Row { model: row.model.clone(), modes: vec![mode], options });
+            // What is made of a row stands in no file.
+            varied.push(Row { modes: vec![mode], options, place: None, ..row.clone() });
         }
     }
     varied
@@ -79,15 +80,16 @@ pub fn shape_class(mode: Mode, masked: bool, options: &Options, length: usize) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::matrix::Preset;
+    use crate::gate::Gate;
     use crate::plan::models::resolve;
 
     #[test]
     fn variations_mean_something_to_every_case_of_the_default_gate() {
         let work = tempfile::tempdir().unwrap();
+        let quick = Gate::embedded().preset(Some("quick")).unwrap().rows.clone();
         let models: Vec<ResolvedModel> =
-            Preset::Quick.rows().iter().map(|row| resolve(&row.model, work.path()).unwrap()).collect();
-        let rows = vary(Preset::Quick.rows(), &models, false);
+            quick.iter().map(|row| resolve(&row.model, work.path()).unwrap()).collect();
+        let rows = vary(quick.clone(), &models, false);
         let of = |model: &str, mode| rows.iter().find(|r| r.model == model && r.modes == [mode]).unwrap();
         assert_eq!(of("gen-llama", Mode::Prefill).options.len(), VARIATIONS.len());
         assert_eq!(of("gen-llama", Mode::Decode).options.len(), VARIATIONS.len() - 1);
@@ -98,7 +100,7 @@ mod tests {
             let model = models.iter().find(|model| model.given == row.model).unwrap();
             row.options.iter().for_each(|&o| matrix::case(model, row.modes[0], o).check().unwrap());
         }
-        let plain = vary(Preset::Quick.rows(), &models, true);
+        let plain = vary(quick, &models, true);
         assert_eq!(plain.iter().map(|row| row.options.len()).sum::<usize>(), 14);
     }
 

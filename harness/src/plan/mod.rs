@@ -4,6 +4,7 @@ pub mod calibration;
 pub mod case;
 pub mod causal;
 pub mod decimal;
+pub mod declare;
 pub mod draws;
 pub mod inputs;
 pub mod masked;

@@ -25,7 +25,11 @@ pub enum ModelError {
         why: String,
     },
     /// Neither a preset, nor in the manifest, nor a file.
-    #[error("model `{name}`: no such file, and none of the known models: {}", known.join(", "))]
+    #[error(
+        "model `{name}`: no such file, and none of the known models: {}{}",
+        known.join(", "),
+        crate::hint::nearest(name, known.iter().map(String::as_str))
+    )]
     Unknown {
         /// The name as given.
         name: String,
@@ -204,6 +208,15 @@ fn resolve_as_it_is(given: &str, work: &Path) -> Result<ResolvedModel, ModelErro
     Ok(ResolvedModel { settings: settings.unwrap_or_default(), ..model })
 }
 
+/// `model` as `--model` takes it with its matrices of another type, where there is a type of that name; a generated
+/// model that has the type already is named alone.
+#[must_use]
+pub fn with_weights(model: &str, weights: &str) -> Option<String> {
+    WeightMix::from_name(weights)?;
+    let own = GenerateSpec::preset(model).is_some() && weights.eq_ignore_ascii_case("f32");
+    Some(if own { model.to_owned() } else { format!("{model}:{}", weights.to_lowercase()) })
+}
+
 /// The weight type that a known model has of itself: what generated and listed models are before conversion.
 #[must_use]
 pub fn own_weights(name: &str) -> Option<String> {
@@ -367,5 +380,6 @@ mod tests {
         assert!(
             error.contains("`gen-dreem`") && error.contains("gen-dream") && error.contains("dream-arith")
         );
+        assert!(error.ends_with("did you mean `gen-dream`?"), "{error}");
     }
 }

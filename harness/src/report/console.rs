@@ -25,6 +25,12 @@ pub fn render(report: &Report, colour: bool) -> String {
     for cell in report.noted() {
         text.push_str(&format!("{}: {}: {}\n", cell.status, cell.id, one_line(&cell.reason)));
     }
+    for cell in report.expected() {
+        text.push_str(&format!("{}: {}: {}\n", cell.status, cell.id, one_line(&cell.reason)));
+    }
+    for note in report.gate.iter().flat_map(crate::gate::GateUse::notes) {
+        text.push_str(&format!("gate: {}\n", one_line(&note)));
+    }
     for (reason, cells) in report.without_oracle() {
         text.push_str(&format!("without the oracle: {cells} cells: {}\n", one_line(reason)));
     }
@@ -53,7 +59,7 @@ fn paint(cell: &Cell) -> &'static str {
     match cell.status {
         Status::Pass => "32",
         Status::Expected => "36",
-        Status::Unsupported if cell.declared.is_some() => "33",
+        Status::Unsupported if cell.is_as_declared() => "33",
         _ => "31",
     }
 }

@@ -9,6 +9,7 @@ use crate::compare::{
     Mismatch, MismatchKind, NonFinite, NonFiniteCounts, NonFinitePlace, RowPlace, StepKv, StepNmse, Steps,
     TopToken, WorstCache, WorstRow,
 };
+use crate::gate::{Declaration, Declared};
 use crate::plan::CellId;
 use crate::verdict::{Limits, Status, Verdict};
 
@@ -208,7 +209,7 @@ fn noted() -> Cell {
 /// A cell without figures.
 pub(super) fn ended(text: &str, status: Status, reason: &str) -> Cell {
     let mut cell = Cell::new(id(text));
-    cell.set_verdict(Verdict { status, reason: reason.to_owned() });
+    cell.set_verdict(Verdict::new(status, reason));
     cell
 }
 
@@ -216,7 +217,16 @@ pub(super) fn ended(text: &str, status: Status, reason: &str) -> Cell {
 pub(super) fn sample() -> Report {
     let mut unsupported =
         ended("dream-gen/f32/generate@old:CPU", Status::Unsupported, "build old lacks `ggml_set_rows`");
-    unsupported.declared = Some("needs a build of mid-2025 | see *notes*".to_owned());
+    unsupported.declared = Some(Declared {
+        holds: true,
+        declarations: vec![Declaration {
+            expected: "unsupported for want of ggml_set_rows".to_owned(),
+            reason: "needs a build of mid-2025 | see *notes*".to_owned(),
+            link: None,
+            expires: Some("2026-12-31".to_owned()),
+            place: "ci/gate.toml:7".to_owned(),
+        }],
+    });
     let crashed = ended(
         "dream-gen/f32/prefill@npm-3.21.1:Vulkan0",
         Status::Crashed,

@@ -10,7 +10,8 @@ use std::time::Duration;
 const MESSAGE: usize = 500;
 
 /// The report as JUnit XML. What fails is a `failure`, what did not come to an end an `error`, and only what is
-/// declared as unsupported is `skipped`.
+/// declared as unsupported is `skipped`. A cell that did as the gate declares has succeeded; one that no longer does
+/// is a failure.
 pub fn render(report: &Report) -> String {
     let mut junit = quick_junit::Report::new(format!("ggml-parity {}", report.run.name));
     junit.timestamp = report.run.started.parse().ok();
@@ -66,9 +67,12 @@ fn case(cell: &Cell) -> TestCase {
     let mut case = TestCase::new(cell.id.case.to_string(), status(cell));
     case.set_classname(format!("{}:{}", cell.build, cell.device));
     case.time = seconds(cell.timings.values().sum());
-    let declared = cell.declared.iter().map(|why| format!("declared: {why}\n"));
+    let declared = cell.declared.iter().flat_map(|declared| &declared.declarations);
+    let declared = declared.map(|declaration| format!("declared in {}: {declaration}\n", declaration.place));
+    // A case that succeeds has no message of its own.
+    let expected = (cell.status == Status::Expected).then(|| format!("{}: {}\n", cell.status, cell.reason));
     let retried = cell.retried.iter().map(|how| format!("computed on the second try: {how}\n"));
-    let told: String = declared.chain(retried).collect();
+    let told: String = declared.chain(expected).chain(retried).collect();
     case.set_system_out(format!("{told}run again: {}\n", cell.rerun));
     case
 }
@@ -76,7 +80,7 @@ fn case(cell: &Cell) -> TestCase {
 fn status(cell: &Cell) -> TestCaseStatus {
     let kind = match cell.status {
         Status::Pass | Status::Expected => return TestCaseStatus::success(),
-        Status::Unsupported if cell.declared.is_some() => {
+        Status::Unsupported if cell.is_as_declared() => {
             let mut skipped = TestCaseStatus::skipped();
             skipped.set_message(shortened(&cell.reason, MESSAGE));
             return skipped;

@@ -3,6 +3,7 @@
 use super::format::{COLUMNS, HEADINGS, NONE, one_line, row, scientific, shortened};
 use super::{Cell, Part, Report};
 use crate::compare::StepNmse;
+use crate::gate::GateUse;
 
 /// The most bytes of a summary: GitHub drops a larger one as a whole.
 pub const MOST_BYTES: usize = 1 << 20;
@@ -88,12 +89,17 @@ fn retried(report: &Report) -> String {
     list("Computed on the second try", lines.collect())
 }
 
-/// Cells that passed with something to be said, and why cells lack the oracle.
+/// Cells that passed with something to be said or did as the gate declares, what else the gate says, and why cells lack
+/// the oracle.
 fn notes(report: &Report) -> String {
-    let noted = report.noted().map(|cell| format!("- `{}`: {}\n", cell.id, reason(&cell.reason)));
+    let noted = report.noted().chain(report.expected());
+    let noted = noted.map(|cell| format!("- `{}`: {}\n", cell.id, reason(&cell.reason)));
+    let gate = report.gate.iter().flat_map(GateUse::notes);
+    let gate = gate.map(|note| format!("- gate: {}\n", reason(&note)));
     let without = report.without_oracle().into_iter();
     let without = without.map(|(why, n)| format!("- {n} cells without the oracle: {}\n", escape(why)));
-    list("Notes", noted.chain(without).collect())
+    // What concerns the whole run comes first, so that a long list does not drop it.
+    list("Notes", gate.chain(without).chain(noted).collect())
 }
 
 /// What devices were found to do against themselves.

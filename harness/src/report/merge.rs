@@ -4,6 +4,7 @@
 //! placement and text; times, memory and the command to run it again may differ between two runs of the same cell.
 
 use super::model::{Cell, Environment, Part, Report, Run};
+use crate::gate::GateUse;
 use crate::named::named_enum;
 use crate::plan::{CellId, Shard};
 use crate::verdict::{ExitCode, Outcome, Status, exit_code};
@@ -132,6 +133,8 @@ pub fn merge(reports: &[Report], run: Run, prefer: Option<Prefer>) -> Result<Mer
     reports.iter().for_each(|report| environment.merge(&report.environment));
     let seconds = reports.iter().map(|report| report.run.seconds).sum();
     let mut merged = Report::new(Run { seconds, ..run }, environment, &order, cells);
+    // Each cell was held against the gate of its own run.
+    merged.gate = GateUse::merged(reports.iter().filter_map(|report| report.gate.as_ref()));
     merged.parts =
         reports.iter().enumerate().flat_map(|(at, report)| parts(report, from.remove(&at))).collect();
     Ok(Merged { report: merged, missing: missing.into_iter().map(|m| (m.shard, m.cells.len())).collect() })
@@ -265,7 +268,7 @@ mod tests {
     fn cell(id: &CellId, status: Status, reason: &str) -> Cell {
         let mut cell = Cell::new(id.clone());
         cell.reference = Some(format!("{}@b:CPU", id.case));
-        cell.set_verdict(Verdict { status, reason: reason.to_owned() });
+        cell.set_verdict(Verdict::new(status, reason));
         cell
     }
 

@@ -3,8 +3,10 @@
 use crate::capture::{BuildInfo, CaptureMeta, Check, DeviceInfo, Placement, Traffic};
 use crate::compare::Metrics;
 use crate::comparison::Captures;
+use crate::gate::{Declared, Found, GateUse};
 use crate::plan::{CellId, DeviceSelector, Mode, Options, Shard};
-use crate::verdict::{Attribution, ExitCode, Limits, Outcome, Status, Verdict, exit_code};
+use crate::verdict::{Attribution, ExitCode, Finding, Limits, Outcome, Status, Verdict, exit_code};
+use crate::worker::{Death, Ended};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -49,6 +51,9 @@ pub struct Report {
     pub run: Run,
     /// Where it ran.
     pub environment: Environment,
+    /// The gate file that the cells were judged under.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gate: Option<GateUse>,
     /// The cells, in declared order.
     pub cells: Vec<Cell>,
     /// The runs that it is merged of; none where it is of one run.
@@ -197,9 +202,18 @@ pub struct Cell {
     pub status: Status,
     /// Why; empty for a pass, unless the reference is off and the device is not.
     pub reason: String,
-    /// The gate's declaration that the outcome was judged under, if any: its reason or link.
+    /// What is wrong, one by one, as declarations of the gate are held against it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub findings: Vec<Finding>,
+    /// The gate's declarations that the outcome was judged under, if any.
     #[serde(default)]
-    pub declared: Option<String>,
+    pub declared: Option<Declared>,
+    /// What was found, where the gate's declarations made something else of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub found: Option<Found>,
+    /// How the worker died, where it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub death: Option<Death>,
     /// The figures, where captures were compared.
     pub metrics: Option<Metrics>,
     /// The limits they were held to.
@@ -258,7 +272,10 @@ impl Cell {
             reference: None,
             status: Status::Missing,
             reason: "declared but not run".to_owned(),
+            findings: Vec::new(),
             declared: None,
+            found: None,
+            death: None,
             metrics: None,
             limits: None,
             attribution: None,
@@ -278,10 +295,30 @@ impl Cell {
         }
     }
 
-    /// Sets status and reason.
+    /// A cell on a device that the gate requires and the build or machine does not have: `missing`.
+    #[must_use]
+    pub fn on_absent_device(id: CellId) -> Self {
+        let reason =
+            format!("device `{}` is required by the gate, and build {} has none here", id.device, id.build);
+        Self { reason, ..Self::new(id) }
+    }
+
+    /// Sets status, reason and findings; what the gate made of an earlier verdict is forgotten.
     pub fn set_verdict(&mut self, verdict: Verdict) {
         self.status = verdict.status;
         self.reason = verdict.reason;
+        self.findings = verdict.findings;
+        self.declared = None;
+        self.found = None;
+    }
+
+    /// Says that the cell's own worker ended so, without a capture: that is no finding beside others, and a declaration
+    /// may be about it.
+    pub fn set_own_end(&mut self, ended: &Ended) {
+        self.findings.clear();
+        if let Ended::Crashed(death) = ended {
+            self.death = Some(death.clone());
+        }
     }
 
     /// Takes over what a capture tells of the cell.
@@ -297,12 +334,17 @@ impl Cell {
 
     /// What the exit code needs to know.
     pub fn outcome(&self) -> Outcome {
-        Outcome { status: self.status, declared: self.declared.is_some(), compared: self.metrics.is_some() }
+        Outcome { status: self.status, declared: self.is_as_declared(), compared: self.metrics.is_some() }
+    }
+
+    /// Whether it did what the gate declares of it.
+    pub fn is_as_declared(&self) -> bool {
+        self.declared.as_ref().is_some_and(|declared| declared.holds)
     }
 
     /// Whether it did not do what was asked of it.
     pub fn is_red(&self) -> bool {
-        let declared = self.status == Status::Unsupported && self.declared.is_some();
+        let declared = self.status == Status::Unsupported && self.is_as_declared();
         !(self.status.is_good() || declared)
     }
 
@@ -327,7 +369,7 @@ impl Report {
             })
             .collect();
         ordered.extend(left);
-        Self { schema: SCHEMA.to_owned(), run, environment, cells: ordered, parts: Vec::new() }
+        Self { schema: SCHEMA.to_owned(), run, environment, gate: None, cells: ordered, parts: Vec::new() }
     }
 
     /// Names the captures relative to `folder`, where the report goes; those that lie elsewhere are not kept.
@@ -356,6 +398,11 @@ impl Report {
     /// Cells that passed with something to be said.
     pub fn noted(&self) -> impl Iterator<Item = &Cell> {
         self.cells.iter().filter(|cell| cell.status == Status::Pass && !cell.reason.is_empty())
+    }
+
+    /// Cells that did what the gate declares of them.
+    pub fn expected(&self) -> impl Iterator<Item = &Cell> {
+        self.cells.iter().filter(|cell| cell.status == Status::Expected)
     }
 
     /// Why cells have no attribution, and how many of them.

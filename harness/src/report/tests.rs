@@ -2,6 +2,7 @@
 
 use super::fixtures::{diverged, ended, id, passed, report_of, sample};
 use super::*;
+use crate::gate::{Declaration, Declared, Found, GateUse};
 use crate::verdict::Status;
 
 #[test]
@@ -73,11 +74,17 @@ fn nothing_in_a_report_becomes_part_of_the_page() {
     for text in [&mut cell.model, &mut cell.weights, &mut cell.build, &mut cell.reason, &mut cell.rerun] {
         evil.clone_into(text);
     }
-    for text in
-        [&mut cell.text, &mut cell.reference_text, &mut cell.declared, &mut cell.retried, &mut cell.reference]
-    {
+    for text in [&mut cell.text, &mut cell.reference_text, &mut cell.retried, &mut cell.reference] {
         *text = Some(evil.to_owned());
     }
+    let evil_declaration = || Declaration {
+        expected: evil.to_owned(),
+        reason: evil.to_owned(),
+        link: Some(format!("https://example.org/{evil}")),
+        expires: Some(evil.to_owned()),
+        place: evil.to_owned(),
+    };
+    cell.declared = Some(Declared { holds: false, declarations: vec![evil_declaration()] });
     cell.device.base = evil.to_owned();
     cell.pieces = [(42, evil.to_owned()), (7, evil.to_owned())].into();
     cell.timings = [(evil.to_owned(), 1.0)].into();
@@ -85,6 +92,9 @@ fn nothing_in_a_report_becomes_part_of_the_page() {
     let mut report = report_of(vec![cell]);
     report.run.name = evil.to_owned();
     report.run.command = evil.to_owned();
+    let declarations = vec![evil_declaration()];
+    report.gate =
+        Some(GateUse { file: evil.to_owned(), unused: declarations.clone(), expired: declarations });
     report.environment = sample().environment;
     report.environment.switches = [(evil.to_owned(), evil.to_owned())].into();
     report.environment.devices[0].description = evil.to_owned();
@@ -95,6 +105,56 @@ fn nothing_in_a_report_becomes_part_of_the_page() {
     }
     let xml = junit::render(&report);
     assert!(!xml.contains("<script"), "{xml}");
+}
+
+/// A cell that did as the gate declares is shown as one that went well, with what was found and why that is known; one that
+/// no longer does is a failure.
+#[test]
+fn declared_divergences_are_told_apart_from_failures() {
+    let known = |link: &str| Declaration {
+        expected: "diverged with logits_nmse <= 0.01".to_owned(),
+        reason: "rounds to 8 bits".to_owned(),
+        link: Some(link.to_owned()),
+        expires: None,
+        place: "ci/gate.toml:40".to_owned(),
+    };
+    let cell = |id: &str, status, reason: &str, holds, link: &str| {
+        let mut cell = ended(id, status, reason);
+        cell.declared = Some(Declared { holds, declarations: vec![known(link)] });
+        cell.found = Some(Found { status: Status::Diverged, reason: "logits NMSE 5e-3 > 1e-5".to_owned() });
+        cell
+    };
+    let web = "https://example.org/1";
+    let expected = cell("m/f32/full@b:V0", Status::Expected, "as declared: 5e-3", true, web);
+    let gone = cell("m/f32/full@b:V1", Status::UnexpectedPass, "no longer as declared", false, "#12");
+    let report = report_of(vec![expected, gone]);
+    assert!(!report.cells[0].is_red() && report.cells[1].is_red());
+    assert_eq!(report.expected().count(), 1);
+
+    let xml = junit::render(&report);
+    assert_eq!((xml.matches("<failure").count(), xml.matches("<error").count()), (1, 0), "{xml}");
+    assert!(xml.contains("type=\"unexpected-pass\""), "{xml}");
+    for words in [
+        "declared in ci/gate.toml:40: diverged with logits_nmse &lt;= 0.01: rounds to 8 bits",
+        "expected: as declared: 5e-3",
+    ] {
+        assert!(xml.contains(words), "{words}: {xml}");
+    }
+
+    let page = html::render(&report);
+    for words in [
+        "data-status=\"expected\" data-red=\"false\"",
+        "data-status=\"unexpected-pass\" data-red=\"true\"",
+        "diverged with logits_nmse &lt;= 0.01: rounds to 8 bits (<a href=\"https://example.org/1\"",
+        "(#12)",
+        "Without the declaration: ",
+        "ci/gate.toml:40",
+    ] {
+        assert!(page.contains(words), "{words}: {page}");
+    }
+    let summary = markdown::render(&report);
+    assert!(summary.contains("- `m/f32/full@b:V0`: as declared: 5e-3"), "{summary}");
+    assert!(summary.contains("**unexpected-pass** `m/f32/full@b:V1`"), "{summary}");
 }
 
 #[test]

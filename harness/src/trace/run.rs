@@ -91,7 +91,7 @@ impl TraceError {
     pub(crate) fn of(who: &str, ended: Ended) -> Result<(), Self> {
         let (why, code) = match ended {
             Ended::Captured => return Ok(()),
-            Ended::Crashed(how) => (how, ExitCode::Worker),
+            Ended::Crashed(death) => (death.to_string(), ExitCode::Worker),
             Ended::TimedOut(limit) => (format!("no result within {} s", limit.as_secs()), ExitCode::Worker),
             Ended::Failed(failure) => {
                 let code = match failure.kind {

@@ -1,5 +1,6 @@
 //! Attribution: which arm is off, seen from the oracle. Where the oracle is present, it decides.
 
+use super::finding::{Finding, words};
 use super::{Limits, Status, Verdict, figures};
 use crate::compare::Metrics;
 use crate::named::named_enum;
@@ -72,7 +73,9 @@ pub fn attribute(
         reference_kv_nmse: reference.and_then(kv),
         device_kv_nmse: kv(device),
     };
-    let told = |who: &str, faults: &[String]| format!("{who} against the oracle: {}", faults.join(", "));
+    let told = |who: &str, faults: &[Finding]| {
+        format!("{who} against the oracle: {}", words(faults).collect::<Vec<_>>().join(", "))
+    };
     let off = match arm {
         Arm::Agree => return (attribution, judged),
         Arm::Device => format!("device off: {}", told("the device", &device_faults)),
@@ -83,12 +86,13 @@ pub fn attribute(
             told("the device", &device_faults)
         ),
     };
-    let (status, before) = match arm {
-        Arm::Reference => (on_oracle.status, on_oracle.reason),
-        _ => (Status::Diverged, judged.reason),
+    // What the reference does is not the device's: of its faults only the words are kept.
+    let (status, before, findings) = match arm {
+        Arm::Reference => (on_oracle.status, on_oracle.reason, on_oracle.findings),
+        _ => (Status::Diverged, judged.reason, device_faults.into_iter().chain(judged.findings).collect()),
     };
     let reason = if before.is_empty() { off } else { format!("{off}; {before}") };
-    (attribution, Verdict { status, reason })
+    (attribution, Verdict { status, reason, findings })
 }
 
 #[cfg(test)]
@@ -104,7 +108,7 @@ mod tests {
     }
 
     fn verdict(status: Status, reason: &str) -> Verdict {
-        Verdict { status, reason: reason.to_owned() }
+        Verdict::new(status, reason)
     }
 
     /// What becomes of a cell that has `judged` when its arms have noise of these sizes.

@@ -1,10 +1,10 @@
 //! The verdict on what a worker found out about its own device.
 
-use super::{Limits, Status, Verdict};
+use super::{Figure, Finding, Limits, Status, Verdict};
 use crate::capture::{Check, CheckBound};
 
 /// Every check beyond its bound: what, by how much.
-fn faults(checks: &[Check], limits: &Limits) -> Vec<String> {
+fn faults(checks: &[Check], limits: &Limits) -> Vec<Finding> {
     let excess = |check: &Check| {
         let excess = match check.bound {
             CheckBound::Reported => None,
@@ -17,7 +17,7 @@ fn faults(checks: &[Check], limits: &Limits) -> Vec<String> {
             },
         }?;
         let detail = if check.detail.is_empty() { String::new() } else { format!(" ({})", check.detail) };
-        Some(format!("{}: {excess}{detail}", check.name))
+        Some(Finding::new(Figure::Check, check.value, format!("{}: {excess}{detail}", check.name)))
     };
     checks.iter().filter_map(excess).collect()
 }
@@ -29,9 +29,13 @@ pub fn with_checks(verdict: Verdict, who: &str, checks: &[Check], limits: &Limit
     if faults.is_empty() {
         return verdict;
     }
+    let faults = faults.into_iter().map(|fault| Finding { text: format!("{who}{}", fault.text), ..fault });
+    let faults: Vec<Finding> = faults.collect();
     let before = (!verdict.reason.is_empty()).then_some(verdict.reason);
-    let reasons = before.into_iter().chain(faults.into_iter().map(|fault| format!("{who}{fault}")));
-    Verdict { status: Status::Diverged, reason: reasons.collect::<Vec<_>>().join("; ") }
+    let reasons = before.into_iter().chain(faults.iter().map(|fault| fault.text.clone()));
+    let reason = reasons.collect::<Vec<_>>().join("; ");
+    let findings = verdict.findings.into_iter().chain(faults).collect();
+    Verdict { status: Status::Diverged, reason, findings }
 }
 
 #[cfg(test)]
@@ -43,7 +47,7 @@ mod tests {
     }
 
     fn pass() -> Verdict {
-        Verdict { status: Status::Pass, reason: String::new() }
+        Verdict::new(Status::Pass, "")
     }
 
     #[test]
@@ -77,7 +81,7 @@ mod tests {
 
     #[test]
     fn what_was_wrong_before_is_still_told() {
-        let before = Verdict { status: Status::Fallback, reason: "no work".to_owned() };
+        let before = Verdict::new(Status::Fallback, "no work");
         let after = with_checks(before, "", &[check(1.0, CheckBound::Exact)], &Limits::uniform(1e-9));
         assert!(after.reason.starts_with("no work; restored: 1.0e0, not 0"), "{}", after.reason);
     }

@@ -1,14 +1,21 @@
 //! Which figures of a cell are beyond their limits, in words.
 
-use super::{Bound, Limits};
+use super::{Bound, Figure, Finding, Limits};
 use crate::capture::{Cache, KvSet};
 use crate::compare::{LayerNmse, Metrics};
 
 /// Every figure beyond its limit: what, where and by how much.
-pub(super) fn faults(metrics: &Metrics, limits: &Limits) -> Vec<String> {
+pub(super) fn faults(metrics: &Metrics, limits: &Limits) -> Vec<Finding> {
+    let logits = logits(metrics, limits);
+    let row = worst_row(metrics, limits).map(|row| match &logits {
+        // What is said of all logits names the worst row.
+        Some(_) => Finding { text: String::new(), ..row },
+        None => row,
+    });
     let checks = [
         nonfinite(metrics),
-        logits(metrics, limits).or_else(|| worst_row(metrics, limits)),
+        logits,
+        row,
         caches(metrics, limits),
         step_caches(metrics, limits),
         before_storing(metrics, limits),
@@ -19,10 +26,10 @@ pub(super) fn faults(metrics: &Metrics, limits: &Limits) -> Vec<String> {
     checks.into_iter().flatten().collect()
 }
 
-fn nonfinite(metrics: &Metrics) -> Option<String> {
+fn nonfinite(metrics: &Metrics) -> Option<Finding> {
     let found = &metrics.nonfinite;
     let first = found.first.as_ref()?;
-    Some(format!(
+    let text = format!(
         "{} NaN and {} unmatched infinities, first in {} row {} column {}: {} in the reference, {} in the test",
         found.nan(),
         found.unmatched_infinite(),
@@ -31,21 +38,23 @@ fn nonfinite(metrics: &Metrics) -> Option<String> {
         first.column,
         first.reference,
         first.test
-    ))
+    );
+    Some(Finding::new(Figure::NonFinite, (found.nan() + found.unmatched_infinite()) as f64, text))
 }
 
-fn logits(metrics: &Metrics, limits: &Limits) -> Option<String> {
+fn logits(metrics: &Metrics, limits: &Limits) -> Option<Finding> {
     let found = &metrics.logits;
     let excess = limits.logits_nmse.excess(found.overall)?;
     let worst = &found.worst;
-    Some(format!(
+    let text = format!(
         "logits NMSE {excess}, worst row {} of {} with {:.1e}{}{}",
         worst.place.row,
         found.rows,
         worst.nmse,
         worst.column.map_or_else(String::new, |column| format!(" (largest error in column {column})")),
         first_bad_step(metrics)
-    ))
+    );
+    Some(Finding::new(Figure::Logits, found.overall, text))
 }
 
 /// Where in a run of several steps the divergence began and how far it grew.
@@ -61,7 +70,7 @@ fn first_bad_step(metrics: &Metrics) -> String {
 }
 
 /// Keys and values that later steps have overwritten, so that the caches at the end do not tell them.
-fn step_caches(metrics: &Metrics, limits: &Limits) -> Option<String> {
+fn step_caches(metrics: &Metrics, limits: &Limits) -> Option<Finding> {
     let bound = limits.kv_nmse.as_ref()?;
     let steps = metrics.steps.as_ref()?;
     let (name, excess) = first_over(&steps.layers, bound, KvSet::Steps)?;
@@ -69,7 +78,8 @@ fn step_caches(metrics: &Metrics, limits: &Limits) -> Option<String> {
     let said = !limits.logits_nmse.holds(metrics.logits.overall)
         || metrics.kv.as_ref().is_some_and(|kv| first_over(&kv.layers, bound, KvSet::Stored).is_some());
     let begins = if said { String::new() } else { first_bad_step(metrics) };
-    Some(format!("NMSE of {name} over all steps {excess}{begins}"))
+    let text = format!("NMSE of {name} over all steps {excess}{begins}");
+    Some(Finding::new(Figure::Kv, worst_layer(&steps.layers), text))
 }
 
 /// The first cache over its limit, by name.
@@ -80,24 +90,25 @@ fn first_over(layers: &[LayerNmse], bound: &Bound, set: KvSet) -> Option<(String
     })
 }
 
-/// Said only where the whole is within its limit: a single bad row that the mean forgives.
-fn worst_row(metrics: &Metrics, limits: &Limits) -> Option<String> {
+/// A single bad row that the mean forgives.
+fn worst_row(metrics: &Metrics, limits: &Limits) -> Option<Finding> {
     let excess = limits.row_nmse.excess(metrics.logits.worst.nmse)?;
     let (place, rows) = (metrics.logits.worst.place, metrics.logits.rows);
     let column = metrics.logits.worst.column;
-    Some(format!(
+    let text = format!(
         "NMSE of row {} of {rows} (position {}, step {}{}) {excess}",
         place.row,
         place.position,
         place.step,
         column.map_or_else(String::new, |column| format!(", largest error in column {column}"))
-    ))
+    );
+    Some(Finding::new(Figure::Row, metrics.logits.worst.nmse, text))
 }
 
-fn caches(metrics: &Metrics, limits: &Limits) -> Option<String> {
+fn caches(metrics: &Metrics, limits: &Limits) -> Option<Finding> {
     let bound = limits.kv_nmse.as_ref()?;
     let Some(kv) = &metrics.kv else {
-        return Some("K/V were to be compared, but the captures hold none".to_owned());
+        return Some(Finding::unforgivable("K/V were to be compared, but the captures hold none"));
     };
     // Every layer is checked here again: the limits may not be those of the comparison.
     let (name, excess) = first_over(&kv.layers, bound, KvSet::Stored)?;
@@ -108,22 +119,30 @@ fn caches(metrics: &Metrics, limits: &Limits) -> Option<String> {
     } else {
         String::new()
     };
-    Some(format!(
+    let text = format!(
         "NMSE of {name} {excess}, the first cache over its limit; worst {}.{} with {:.1e} \
          (head {}, position {}){begins}",
         worst.cache, worst.layer, worst.nmse, worst.head, worst.position
-    ))
+    );
+    Some(Finding::new(Figure::Kv, worst_layer(&kv.layers), text))
+}
+
+/// The largest NMSE of K or V in any layer; NaN where there is one.
+fn worst_layer(layers: &[LayerNmse]) -> f64 {
+    let worse = |a: f64, b: f64| if a.is_nan() || a > b { a } else { b };
+    layers.iter().flat_map(|layer| [layer.k, layer.v]).fold(0.0, worse)
 }
 
 /// Where the limit is given, captures of modes that record nothing hold none of these; that is no fault.
-fn before_storing(metrics: &Metrics, limits: &Limits) -> Option<String> {
+fn before_storing(metrics: &Metrics, limits: &Limits) -> Option<Finding> {
     let bound = limits.kv_before_storing_nmse.as_ref()?;
     let kv = metrics.kv_before_storing.as_ref()?;
     let (name, excess) = first_over(&kv.layers, bound, KvSet::BeforeStoring)?;
-    Some(format!("NMSE of {name} {excess}, the first over the limit before it was stored"))
+    let text = format!("NMSE of {name} {excess}, the first over the limit before it was stored");
+    Some(Finding::new(Figure::BeforeStoring, worst_layer(&kv.layers), text))
 }
 
-fn mismatches(metrics: &Metrics, limits: &Limits) -> Option<String> {
+fn mismatches(metrics: &Metrics, limits: &Limits) -> Option<Finding> {
     let (found, limit) = (&metrics.top_token, limits.max_real_mismatches);
     if found.real <= limit {
         return None;
@@ -131,24 +150,27 @@ fn mismatches(metrics: &Metrics, limits: &Limits) -> Option<String> {
     let first = found.list.first().map_or_else(String::new, |m| {
         format!(", first in row {} (margin {:.1e}, a tie up to {:.1e})", m.place.row, m.margin, m.allowed)
     });
-    Some(format!("{} real top-token mismatches in {} rows > {limit}{first}", found.real, found.rows))
+    let text = format!("{} real top-token mismatches in {} rows > {limit}{first}", found.real, found.rows);
+    Some(Finding::new(Figure::Mismatches, found.real as f64, text))
 }
 
-fn divergence(metrics: &Metrics, limits: &Limits) -> Option<String> {
+fn divergence(metrics: &Metrics, limits: &Limits) -> Option<Finding> {
     let excess = limits.kl_mean.as_ref()?.excess(metrics.distribution.kl_mean)?;
-    Some(format!("mean KL {excess}"))
+    let text = format!("mean KL {excess}");
+    Some(Finding::new(Figure::Kl, metrics.distribution.kl_mean, text))
 }
 
-fn greedy(metrics: &Metrics) -> Option<String> {
+fn greedy(metrics: &Metrics) -> Option<Finding> {
     let greedy = metrics.greedy.as_ref().filter(|greedy| !greedy.passes())?;
     let first = greedy.first_difference.as_ref()?;
     let token = |token: Option<i32>| token.map_or_else(|| "the end".to_owned(), |t| t.to_string());
     let margin = first.margin.map_or_else(|| "margin unknown".to_owned(), |m| format!("margin {m:.1e}"));
-    Some(format!(
+    let text = format!(
         "greedy run differs at token {} of {}: {} in the reference, {} in the test, {margin}",
         first.index,
         greedy.length,
         token(first.reference),
         token(first.test)
-    ))
+    );
+    Some(Finding::new(Figure::Greedy, first.decision as f64, text))
 }

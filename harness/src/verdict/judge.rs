@@ -1,54 +1,68 @@
 //! The verdict on one cell: its status and, where it is not good, what is wrong, where and by how much.
 
+use super::finding::{Finding, words};
 use super::{Limits, Status, figures, placing};
 use crate::capture::Placement;
 use crate::compare::{CompareError, Metrics};
 
-/// A status and its reason; the reason of a pass is empty.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A status, its reason and what it rests on; the reason of a pass is empty.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
     /// What became of the cell.
     pub status: Status,
     /// Why, in words and figures.
     pub reason: String,
+    /// What is wrong, one by one, where captures were there to be judged.
+    pub findings: Vec<Finding>,
+}
+
+impl Verdict {
+    /// A verdict that rests on no figures.
+    pub fn new(status: Status, reason: impl Into<String>) -> Self {
+        Self { status, reason: reason.into(), findings: Vec::new() }
+    }
 }
 
 impl From<CompareError> for Verdict {
     /// Captures that cannot be compared have diverged.
     fn from(error: CompareError) -> Self {
-        Self { status: Status::Diverged, reason: error.to_string() }
+        let findings = vec![Finding::unforgivable(error.to_string())];
+        Self { findings, ..Self::new(Status::Diverged, error.to_string()) }
     }
 }
 
 /// Judges a cell that ran: its figures first, then where its work was placed.
 pub fn judge(metrics: &Metrics, placement: &Placement, limits: &Limits, device_is_cpu: bool) -> Verdict {
-    let figures = figures::faults(metrics, limits);
+    let mut findings = figures::faults(metrics, limits);
     let placed = if device_is_cpu {
-        placing::cpu_fault(placement)
+        placing::cpu_fault(placement).map(Finding::unforgivable)
     } else {
         placing::device_fault(placement, limits.fallback_nodes)
     };
-    let status = match (figures.is_empty(), &placed) {
+    let status = match (findings.is_empty(), &placed) {
         (false, _) => Status::Diverged,
         (true, Some(_)) => Status::Fallback,
         (true, None) => Status::Pass,
     };
-    let reasons: Vec<String> = figures.into_iter().chain(placed).collect();
-    Verdict { status, reason: reasons.join("; ") }
+    findings.extend(placed);
+    let reason = words(&findings).collect::<Vec<_>>().join("; ");
+    Verdict { status, reason, findings }
 }
 
 /// Judges the figures alone, where nothing is known of a placement: a capture of another runtime.
 pub fn judge_figures(metrics: &Metrics, limits: &Limits) -> Verdict {
-    let faults = figures::faults(metrics, limits);
-    let status = if faults.is_empty() { Status::Pass } else { Status::Diverged };
-    Verdict { status, reason: faults.join("; ") }
+    let findings = figures::faults(metrics, limits);
+    let status = if findings.is_empty() { Status::Pass } else { Status::Diverged };
+    let reason = words(&findings).collect::<Vec<_>>().join("; ");
+    Verdict { status, reason, findings }
 }
 
 /// What is wrong with the placement of a reference: every compute node must be on the CPU, and there must be
 /// some. A reference with a fault makes every cell that is compared with it red.
 pub fn reference_fault(placement: &Placement) -> Option<Verdict> {
     let reason = format!("the reference is no CPU reference: {}", placing::cpu_fault(placement)?);
-    Some(Verdict { status: Status::Fallback, reason })
+    let findings = vec![Finding::unforgivable(reason.clone())];
+    Some(Verdict { findings, ..Verdict::new(Status::Fallback, reason) })
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ mod attribution;
 mod checks;
 mod exit_code;
 mod figures;
+mod finding;
 mod judge;
 mod limits;
 mod placing;
@@ -12,8 +13,10 @@ mod tolerance;
 pub use attribution::{Arm, Attribution, attribute};
 pub use checks::with_checks;
 pub use exit_code::{ExitCode, Outcome, exit_code};
+pub use finding::{Figure, Finding};
 pub use judge::{Verdict, judge, judge_figures, reference_fault};
 pub use limits::{Bound, Limits, within};
+pub(crate) use placing::ops_on_cpu;
 pub use tolerance::{DeviceClass, Key, ToleranceError, Tolerances, WeightClass};
 
 use crate::named::named_enum;

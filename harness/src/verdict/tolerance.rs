@@ -233,7 +233,11 @@ impl Tolerances {
         toml::to_string(self).expect("plain data")
     }
 
-    fn check(&self) -> Result<(), ToleranceError> {
+    /// Checks that every limit and factor is a positive number.
+    ///
+    /// # Errors
+    /// The first that is not.
+    pub(crate) fn check(&self) -> Result<(), ToleranceError> {
         let limits = |table, rows: &[LimitRow]| rows.iter().map(|r| (table, r.limit)).collect::<Vec<_>>();
         let mut values = limits("logits_nmse", &self.logits_nmse);
         values.extend(limits("kv_nmse", &self.kv_nmse));

@@ -1,6 +1,7 @@
 //! The worker's side: `ggml-parity worker`.
 
 use super::execute::{Loaded, execute};
+use super::memory::{self, MemoryLimit};
 use super::oracle;
 use super::protocol::{Event, Failure, FailureKind, Job, JobCell, Probed, ProbedDevice, ProbedFile, RunJob};
 use super::trace;
@@ -11,9 +12,13 @@ use ggml_sys::{Device, Ggml, Selection};
 use std::io::{BufRead, Write};
 use std::path::Path;
 
-/// Reads the job from standard input, does it, and says how it goes on standard output.
+/// Limits its own memory where asked to, reads the job from standard input, does it, and says how it goes on standard output.
 #[must_use]
-pub fn main() -> ExitCode {
+pub fn main(memory: Option<MemoryLimit>) -> ExitCode {
+    if let Some(Err(error)) = memory.map(|limit| memory::limit(limit.bytes())) {
+        say(&Event::Fatal(Failure { kind: FailureKind::Environment, message: error }));
+        return ExitCode::Environment;
+    }
     let mut line = String::new();
     if std::io::stdin().lock().read_line(&mut line).is_err() {
         return ExitCode::Usage;

@@ -1,12 +1,14 @@
 //! The parent's side: starts workers, follows what they say, and turns their deaths into results of cells.
 
+use super::death::{self, Death, Remains};
+use super::memory::MemoryLimit;
 use super::protocol::{Event, Failure, FailureKind, Job, JobCell, RunJob};
 use crate::plan::CellId;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -19,10 +21,12 @@ pub struct Workplace {
     pub folder: PathBuf,
     /// How long one cell may take.
     pub time_limit: Duration,
+    /// How much memory a worker that runs cells may take.
+    pub memory: Option<MemoryLimit>,
 }
 
 /// How a cell ended.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ended {
     /// Its capture is written.
@@ -30,7 +34,7 @@ pub enum Ended {
     /// The worker said why it could not.
     Failed(Failure),
     /// The worker died.
-    Crashed(String),
+    Crashed(Death),
     /// It took longer than the limit.
     TimedOut(Duration),
 }
@@ -45,12 +49,6 @@ pub enum Progress<'a> {
     /// Something that costs time and changes no result.
     Warning(&'a str),
 }
-
-/// What is said of a worker that somebody else ended: an out-of-memory killer would do it again.
-const KILLED: &str = "signal 9 (SIGKILL)";
-
-/// Lines of a dead worker's standard error that its cell keeps.
-const LAST_LINES: usize = 12;
 
 /// Runs all cells of `job`. A worker that hangs or is killed ends the cell it was at; another goes on with
 /// the cells that are left. One that dies by its own fault is given a second try at that cell, alone at first,
@@ -92,7 +90,10 @@ pub fn one(
 ) -> Result<Ended, Failure> {
     let part = |cells| job(RunJob { cells, ..run.clone() });
     let mut ended = follow(workplace, &run.cells, part, environment, |_| {})?;
-    let lost = || Ended::Crashed("the worker ended without a word about its cell".to_owned());
+    let lost = || {
+        let message = "the worker ended without a word about its cell".to_owned();
+        Ended::Failed(Failure { kind: FailureKind::Fault, message })
+    };
     Ok(ended.pop_first().map_or_else(lost, |(_, ended)| ended))
 }
 
@@ -148,7 +149,9 @@ fn follow(
         let Some(id) = at else { continue };
         let again = left.iter_mut().find(|cell| cell.id == id && cell.lost.is_none());
         match (stop, again) {
-            (Ended::Crashed(how), Some(cell)) if !how.contains(KILLED) => cell.lost = Some(how),
+            (Ended::Crashed(death), Some(cell)) if death.may_be_chance() => {
+                cell.lost = Some(death.to_string());
+            }
             (stop, _) => {
                 end(&mut ended, &mut progress, id.clone(), stop);
                 left.retain(|cell| cell.id != id);
@@ -178,7 +181,9 @@ pub(super) fn ask(
             let message = format!("a worker said nothing for {} s", workplace.time_limit.as_secs());
             Err(Failure { kind: FailureKind::Environment, message })
         }
-        Said::End => Err(Failure { kind: FailureKind::Environment, message: worker.how_it_died() }),
+        Said::End => {
+            Err(Failure { kind: FailureKind::Environment, message: worker.how_it_died().to_string() })
+        }
     }
 }
 
@@ -194,6 +199,8 @@ struct Worker {
     events: Receiver<Event>,
     stderr: PathBuf,
     started: Instant,
+    memory_limit: Option<u64>,
+    oom_kills: Option<u64>,
 }
 
 impl Worker {
@@ -213,8 +220,13 @@ impl Worker {
             .map_err(|error| fault("a file for a worker's standard error", error))?;
         let (file, stderr) =
             log.keep().map_err(|error| fault("a file for a worker's standard error", error.error))?;
+        // What a build offers is asked without a limit: loading every driver takes what it takes.
+        let limited = !matches!(job, Job::Probe(_));
+        let memory_limit = workplace.memory.filter(|_| limited).map(MemoryLimit::bytes);
+        let oom_kills = death::oom_kills();
         let mut child = Command::new(&workplace.binary)
             .arg("worker")
+            .args(memory_limit.map(|bytes| format!("--memory={bytes}B")))
             .envs(environment)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -238,7 +250,7 @@ impl Worker {
                 }
             }
         });
-        Ok(Self { child, events, stderr, started: Instant::now() })
+        Ok(Self { child, events, stderr, started: Instant::now(), memory_limit, oom_kills })
     }
 
     fn next(&mut self, limit: Duration) -> Said {
@@ -255,15 +267,18 @@ impl Worker {
         let _ = self.child.wait();
     }
 
-    /// The exit status and the last words of a worker that is gone.
-    fn how_it_died(&mut self) -> String {
-        let status = self.child.wait().map_or_else(|error| error.to_string(), |status| describe(&status));
-        let text = std::fs::read_to_string(&self.stderr).unwrap_or_default();
-        let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
-        let last = lines[lines.len().saturating_sub(LAST_LINES)..].join(" | ");
-        let after = self.started.elapsed().as_secs_f64();
-        let words = if last.is_empty() { String::new() } else { format!("; its last words: {last}") };
-        format!("the worker ended with {status} after {after:.1} s{words}")
+    /// How a worker that is gone has died.
+    fn how_it_died(&mut self) -> Death {
+        let status = self.child.wait().ok();
+        let bytes = std::fs::read(&self.stderr).unwrap_or_default();
+        let oom_kills = death::oom_kills().zip(self.oom_kills);
+        Death::of(&Remains {
+            status,
+            stderr: &String::from_utf8_lossy(&bytes),
+            after: self.started.elapsed(),
+            memory_limit: self.memory_limit,
+            oom_kills: oom_kills.map(|(now, before)| now.saturating_sub(before)),
+        })
     }
 }
 
@@ -272,29 +287,5 @@ impl Drop for Worker {
         self.kill();
         // Kept only while it may be quoted.
         let _ = std::fs::remove_file(&self.stderr);
-    }
-}
-
-fn describe(status: &ExitStatus) -> String {
-    #[cfg(unix)]
-    {
-        use std::os::unix::process::ExitStatusExt;
-        if let Some(signal) = status.signal() {
-            let name = match signal {
-                4 => " (SIGILL)",
-                6 => " (SIGABRT)",
-                7 => " (SIGBUS)",
-                8 => " (SIGFPE)",
-                9 => " (SIGKILL)",
-                11 => " (SIGSEGV)",
-                15 => " (SIGTERM)",
-                _ => "",
-            };
-            return format!("signal {signal}{name}");
-        }
-    }
-    match status.code() {
-        Some(code) => format!("exit code {code}"),
-        None => "no exit code".to_owned(),
     }
 }

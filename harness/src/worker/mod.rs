@@ -9,19 +9,25 @@
 //! computes one in f64, for which no build is opened; `trace` looks into its graphs.
 
 mod causal;
+mod causes;
 pub mod child;
+pub(crate) mod death;
 pub mod dispatch;
 mod exchange;
 mod execute;
 mod masked;
+pub mod memory;
 mod oracle;
 pub mod probe;
 mod protocol;
 mod step_kv;
 mod trace;
 
+pub use causes::Cause;
+pub use death::Death;
 pub use dispatch::{Ended, Progress, Workplace, compute, one, run};
 pub(crate) use execute::switches;
+pub use memory::MemoryLimit;
 pub use oracle::{lacks, oracle_build};
 pub use probe::probe;
 pub use protocol::{

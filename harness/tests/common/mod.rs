@@ -90,7 +90,8 @@ impl Bench {
     pub(crate) fn open(build: &str) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let time_limit = Duration::from_secs(300);
-        let workplace = Workplace { binary: binary(), folder: folder.path().to_owned(), time_limit };
+        let workplace =
+            Workplace { binary: binary(), folder: folder.path().to_owned(), time_limit, memory: None };
         let build = Build::open(Some(build), &workplace).unwrap_or_else(|e| panic!("build {build}: {e}"));
         Self { build, workplace, folder }
     }

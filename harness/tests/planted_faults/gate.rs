@@ -77,7 +77,7 @@ impl Wanted {
 /// apart.
 pub(crate) fn run(wanted: &[Wanted], work: &Path) -> Vec<Cell> {
     let time_limit = Duration::from_secs(240);
-    let workplace = Workplace { binary: common::binary(), folder: work.to_owned(), time_limit };
+    let workplace = Workplace { binary: common::binary(), folder: work.to_owned(), time_limit, memory: None };
     let build = Build::open(Some(&common::default_build()), &workplace).unwrap();
     let device: DeviceSelector = DEVICE.parse().unwrap();
     let mut cells: Vec<CellId> = Vec::new();

@@ -5,6 +5,7 @@ use super::curves::{Chart, Series};
 use super::{badge, command, curves, figures, matrix, placement, tokens};
 use crate::capture::{Cache, KvSet};
 use crate::compare::{KvNmse, Metrics, StepNmse, Steps};
+use crate::gate::Declared;
 use crate::report::format::scientific;
 use crate::report::held;
 use maud::{Markup, html};
@@ -45,7 +46,7 @@ fn details(index: usize, cell: &Cell, rank: usize) -> Markup {
             }
             div.body {
                 @if !cell.reason.is_empty() { p.reason { (cell.reason) } }
-                @if let Some(declared) = &cell.declared { p { "Declared: " (declared) } }
+                @if let Some(declared) = &cell.declared { (declarations(declared, cell)) }
                 @if let Some(how) = &cell.retried { p { "Computed on the second try, after: " (how) } }
                 p.reference {
                     @match &cell.reference {
@@ -62,6 +63,34 @@ fn details(index: usize, cell: &Cell, rank: usize) -> Markup {
             }
         }
     }
+}
+
+/// What the gate declares of the cell, and what was found before that was held against it.
+fn declarations(declared: &Declared, cell: &Cell) -> Markup {
+    html! {
+        div.declared {
+            p { "Declared in the gate" (if declared.holds { ", and so it is:" } else { ", but it is not so:" }) }
+            ul {
+                @for declaration in &declared.declarations {
+                    li {
+                        (declaration.expected) ": " (declaration.reason)
+                        @if let Some(link) = &declaration.link { " (" (linked(link)) ")" }
+                        " · " code { (declaration.place) }
+                        @if let Some(expires) = &declaration.expires { " · counts until " (expires) }
+                    }
+                }
+            }
+            @if let Some(found) = &cell.found && found.status != cell.status {
+                p { "Without the declaration: " (badge(found.status)) }
+            }
+        }
+    }
+}
+
+/// A link where it is one of the web; a file or a number of an issue stays text.
+fn linked(link: &str) -> Markup {
+    let web = ["https://", "http://"].iter().any(|scheme| link.starts_with(scheme));
+    html! { @if web { a href=(link) rel="noreferrer" { (link) } } @else { (link) } }
 }
 
 /// The curves over layers and over steps.

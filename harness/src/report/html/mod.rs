@@ -12,6 +12,7 @@ mod placement;
 mod tokens;
 
 use super::Report;
+use crate::gate::GateUse;
 use crate::verdict::{ExitCode, Status};
 use base64::Engine;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
@@ -112,20 +113,26 @@ fn header(report: &Report, code: ExitCode) -> Markup {
     }
 }
 
-/// What passed with something to be said, what was computed on a second try, what had no oracle.
+/// What passed with something to be said or did as the gate declares, what was computed on a second try, what had no
+/// oracle, and what else the gate says.
 fn notes(report: &Report) -> Markup {
     let place = |id: &crate::plan::CellId| report.cells.iter().position(|cell| cell.id == *id).unwrap_or(0);
     let noted: Vec<_> = report.noted().collect();
     let retried: Vec<_> = report.retried().collect();
     let without = report.without_oracle();
-    if noted.is_empty() && retried.is_empty() && without.is_empty() {
+    let gate: Vec<String> = report.gate.iter().flat_map(GateUse::notes).collect();
+    let expected: Vec<_> = report.expected().collect();
+    if [noted.len(), retried.len(), without.len(), gate.len(), expected.len()] == [0; 5] {
         return html! {};
     }
     html! {
         section #notes aria-labelledby="notes-title" {
             h2 #notes-title { "Notes" }
             ul.notes {
-                @for cell in noted {
+                @for note in gate {
+                    li { "Gate: " (note) }
+                }
+                @for cell in noted.into_iter().chain(expected) {
                     li { a href=(format!("#c{}", place(&cell.id))) { (cell.id) } ": " (cell.reason) }
                 }
                 @for (cell, how) in retried {
