@@ -52,6 +52,20 @@ EXPRESSIONS = """\
 {{ '%s' | format('f') }} {{ 7 // 2 }} {{ 7 % 3 }} {{ 2 ** 3 }} {{ true and 'yes' or 'no' }} {{ -1 | abs }}
 """
 
+GENERATION = """\
+{% for m in messages %}
+{{ m.role }}:
+    {% if m.role == 'assistant' %}
+        {%- generation %}
+ {{ m.content }}
+        {% endgeneration -%}
+    {% else %}
+ {% generation -%} {{ m.content }} {%- endgeneration %}
+
+    {% endif %}
+{% endfor %}
+"""
+
 
 def message(role, content):
     return {"role": role, "content": content}
@@ -84,7 +98,8 @@ def main():
     chat_template_utils.datetime = Date
     smollm2 = (folder / "chat_template.jinja").read_text(encoding="utf-8")
     cases = []
-    for name, template in [("smollm2", smollm2), ("blocks", BLOCKS), ("expressions", EXPRESSIONS)]:
+    for name, template in [("smollm2", smollm2), ("blocks", BLOCKS), ("expressions", EXPRESSIONS),
+                           ("generation", GENERATION)]:
         for key, messages in CONVERSATIONS.items():
             for prompt in [True, False]:
                 try:

@@ -50,7 +50,7 @@ struct Case {
 fn templates_render_as_in_transformers() {
     let cases: Vec<Case> =
         serde_json::from_str(&std::fs::read_to_string(fixture("chat.json")).unwrap()).unwrap();
-    assert_eq!(cases.len(), 30);
+    assert_eq!(cases.len(), 40);
     let (mut refused, mut wrong) = (0, Vec::new());
     let mut tokenizers = HashMap::new();
     for case in &cases {

@@ -5,6 +5,7 @@
 
 use std::time::{Duration, SystemTime};
 
+use fancy_regex::{Captures, Regex};
 use minijinja::value::{Kwargs, Rest, Value, ValueKind};
 use minijinja::{Environment, ErrorKind as JinjaErrorKind, context};
 use serde::{Deserialize, Serialize};
@@ -57,7 +58,16 @@ pub(super) struct Template(String);
 
 impl Template {
     pub(super) fn read(m: &Metadata) -> Result<Option<Self>, Error> {
-        Ok(m.opt_str(TEMPLATE_KEY)?.map(|source| Self(source.to_string())))
+        let Some(source) = m.opt_str(TEMPLATE_KEY)? else { return Ok(None) };
+        // transformers' own block, which marks what the assistant says, for training: blocks without effect
+        // take its place, and whitespace is trimmed as around it.
+        let marks = Regex::new(r"\{%([-+]?)\s*(end)?generation\s*([-+]?)%\}")
+            .map_err(|e| m.fault(TEMPLATE_KEY, e.to_string()))?;
+        let source = marks.replace_all(source, |found: &Captures<'_>| {
+            let block = if found.get(2).is_some() { "endif" } else { "if true" };
+            format!("{{%{} {block} {}%}}", &found[1], &found[3])
+        });
+        Ok(Some(Self(source.into_owned())))
     }
 }
 
