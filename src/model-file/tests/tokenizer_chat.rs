@@ -90,11 +90,12 @@ fn a_conversation_becomes_tokens_with_roles() {
 }
 
 #[test]
-fn a_bos_that_the_template_writes_is_not_doubled() {
+fn a_bos_that_the_template_writes_is_not_doubled_and_no_eos_follows() {
     for template in ["{{ bos_token }}{{ messages[0].content }}", "{{ messages[0].content }}"] {
         let mut m = metadata();
         m.insert("tokenizer.chat_template", template);
         m.insert("tokenizer.ggml.add_bos_token", true);
+        m.insert("tokenizer.ggml.add_eos_token", true);
         let t = tokenizer(&m);
         let ids = t.chat(&[Message::new("user", "a")]).unwrap();
         assert_eq!(ids, [t.bos_id().unwrap(), t.token_id("a").unwrap()], "{template}");

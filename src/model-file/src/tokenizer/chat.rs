@@ -79,7 +79,7 @@ impl Tokenizer {
 
     /// The tokens of a conversation, ending where the assistant is to answer. Special tokens spelled out in
     /// messages are recognised, as in llama.cpp. A begin-of-sequence token that the template writes itself
-    /// is not added a second time.
+    /// is not added a second time; no end of sequence is added, since the answer is to come.
     ///
     /// An error if the file has no template, if the template refuses the messages, or if a character has
     /// no token.
@@ -90,9 +90,11 @@ impl Tokenizer {
     /// The same with options.
     pub fn chat_with(&self, messages: &[Message], options: ChatOptions) -> Result<Vec<u32>, Error> {
         let text = self.render_chat(messages, options)?;
-        let bos = self.roles.bos.filter(|_| self.roles.add_bos).and_then(|id| self.token_text(id));
-        let text = bos.and_then(|bos| text.strip_prefix(bos)).unwrap_or(&text);
-        self.encode_with(text, EncodeOptions { add_special: true, parse_special: true })
+        let bos = self.roles.bos.filter(|_| self.roles.add_bos);
+        let written = bos.and_then(|id| self.token_text(id)).is_some_and(|bos| text.starts_with(bos));
+        let mut ids: Vec<u32> = bos.filter(|_| !written).into_iter().collect();
+        ids.extend(self.encode_with(&text, EncodeOptions { add_special: false, parse_special: true })?);
+        Ok(ids)
     }
 
     /// The text of a conversation. An error if the file has no template or if the template refuses the

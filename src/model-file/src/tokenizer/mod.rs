@@ -2,12 +2,12 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`vocabulary`] | token texts, types and scores |
-//! | [`special`] | roles of tokens, special tokens spelled out in a text |
-//! | [`pre`], [`bpe`] | byte-level BPE (`gpt2`): cutting into words, merging |
-//! | [`spm`] | SentencePiece's BPE (`llama`) |
-//! | [`decode`] | back to text |
-//! | [`chat`] | conversations as the file's template writes them |
+//! | `vocabulary` | token texts, types and scores |
+//! | `special` | roles of tokens, special tokens spelled out in a text |
+//! | `pre`, `bpe` | byte-level BPE (`gpt2`): cutting into words, merging |
+//! | `spm` | SentencePiece's BPE (`llama`) |
+//! | `decode` | back to text |
+//! | `chat` | conversations as the file's template writes them |
 //!
 //! Where llama.cpp silently drops characters that have no token, encoding is an error: a prompt that lost
 //! a character would be another prompt. An unknown tokenizer or pre-tokenizer is an error, too.
