@@ -21,6 +21,7 @@ const FUEL: u64 = 5_000_000;
 
 /// One message of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Message {
     /// Who speaks: `system`, `user`, `assistant`, or what else the template knows.
     pub role: String,
