@@ -61,7 +61,6 @@ pub(crate) fn to_byte(c: char) -> Option<u8> {
 }
 
 /// A text in the alphabet.
-#[cfg(test)]
 pub(crate) fn spell(bytes: &[u8]) -> String {
     bytes.iter().map(|&b| to_char(b)).collect()
 }

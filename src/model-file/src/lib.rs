@@ -9,7 +9,7 @@
 //! | [`mod@generate`] | seeded two-layer models whose bytes are the same on every platform |
 //! | [`quant`] | values to and from ggml's block formats |
 //! | [`requantize`] | a model with other weight types |
-//! | [`tokenizer`] | byte-level BPE from the file's own metadata |
+//! | [`tokenizer`] | byte-level BPE, SentencePiece and chat templates from the file's own metadata |
 //!
 //! Every error names the file, the field, its value and where in the file it stands ([`Error`]).
 //! A file that cannot be right is refused here, so that no arm of a comparison has to guess.
@@ -34,4 +34,4 @@ pub use model::{Model, TensorSpec, tensor_table};
 pub use quant::{dequantize, quantize};
 pub use requantize::{WeightMix, requantize_model};
 pub use tensor_type::TensorType;
-pub use tokenizer::{SpecialTokens, TokenType, Tokenizer};
+pub use tokenizer::{ChatOptions, EncodeOptions, Message, SpecialTokens, TokenType, Tokenizer};
