@@ -13,5 +13,6 @@ pub mod pipeline;
 pub mod plan;
 pub mod report;
 pub mod selftest;
+pub mod sweep;
 pub mod verdict;
 pub mod worker;
