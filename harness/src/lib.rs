@@ -19,6 +19,7 @@ pub mod plan;
 pub mod planted;
 pub mod report;
 pub mod selftest;
+pub mod sweep;
 pub mod trace;
 pub mod verdict;
 pub mod worker;

@@ -11,7 +11,7 @@ mod kl;
 mod kv;
 mod nmse;
 mod nonfinite;
-mod order;
+pub(crate) mod order;
 mod steps;
 mod top_token;
 

@@ -3,17 +3,17 @@
 use std::cmp::Ordering;
 
 /// Orders figures from good to bad: NaN comes last, whatever its sign.
-pub(super) fn badness(a: f64, b: f64) -> Ordering {
+pub(crate) fn badness(a: f64, b: f64) -> Ordering {
     a.partial_cmp(&b).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
 }
 
 /// The worse of two figures: NaN if either is. (`f64::max` would drop it.)
-pub(super) fn worse(a: f64, b: f64) -> f64 {
+pub(crate) fn worse(a: f64, b: f64) -> f64 {
     if badness(b, a).is_gt() { b } else { a }
 }
 
 /// The index of the worst figure, the first of equals; `None` for an empty list.
-pub(super) fn worst_index(figures: impl IntoIterator<Item = f64>) -> Option<usize> {
+pub(crate) fn worst_index(figures: impl IntoIterator<Item = f64>) -> Option<usize> {
     let mut worst: Option<(usize, f64)> = None;
     for (index, figure) in figures.into_iter().enumerate() {
         if worst.is_none_or(|(_, so_far)| badness(figure, so_far).is_gt()) {
@@ -24,7 +24,7 @@ pub(super) fn worst_index(figures: impl IntoIterator<Item = f64>) -> Option<usiz
 }
 
 /// The nearest-rank quantiles `q` (0 to 1) of a list; 0 for an empty one.
-pub(super) fn quantiles<const N: usize>(figures: &[f64], q: [f64; N]) -> [f64; N] {
+pub(crate) fn quantiles<const N: usize>(figures: &[f64], q: [f64; N]) -> [f64; N] {
     let mut sorted = figures.to_vec();
     sorted.sort_by(|a, b| badness(*a, *b));
     q.map(|q| {

@@ -7,17 +7,15 @@
 use super::RowPlace;
 use super::nmse::Nmse;
 use crate::named::named_enum;
+use crate::sweep::stats::{Level, clopper_pearson};
 use crate::verdict::Limits;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use statrs::distribution::{Beta, ContinuousCDF};
 
 /// How many mismatches are listed one by one.
 const LISTED: usize = 32;
 /// A margin of at most so many times the allowed noise is a tie.
 const TIE_FACTOR: f64 = 4.0;
-/// The interval of the rate covers the true rate with this probability.
-const CONFIDENCE: f64 = 0.95;
 
 named_enum! {
     /// What a mismatch means.
@@ -169,12 +167,8 @@ impl TopTokens {
 
 /// The Clopper-Pearson interval of the rate of `hits` in `trials`.
 fn clopper_pearson(hits: u64, trials: u64) -> [f64; 2] {
-    let tail = (1.0 - CONFIDENCE) / 2.0;
-    let (k, n) = (hits as f64, trials as f64);
-    let quantile = |a: f64, b: f64, p: f64| Beta::new(a, b).map_or(f64::NAN, |beta| beta.inverse_cdf(p));
-    let low = if hits == 0 { 0.0 } else { quantile(k, n - k + 1.0, tail) };
-    let high = if hits == trials { 1.0 } else { quantile(k + 1.0, n - k, 1.0 - tail) };
-    [low, high]
+    let interval = clopper_pearson::interval(hits, trials, Level::P95);
+    [interval.low, interval.high]
 }
 
 #[cfg(test)]

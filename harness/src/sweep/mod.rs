@@ -1,0 +1,9 @@
+//! Sweeps over a corpus: what goes in, what counts as a right answer, and what may be concluded.
+//!
+//! A gate asks whether figures are within their limits; a sweep asks whether users get other answers. [`corpus`]
+//! reads the items, [`answer`] judges a text, [`stats`] puts error bars on the difference. All three are pure: no
+//! model, no device, no clock.
+
+pub mod answer;
+pub mod corpus;
+pub mod stats;
