@@ -187,7 +187,11 @@ fn go(args: &Args, journal: Option<Journal>) -> Result<ExitCode, Failed> {
     let mut report =
         pipeline::run_keeping(&plan, &workplace, &folders, &mut keep, header, |p| teller.tell(&p))
             .map_err(|error| hint(error.into()))?;
-    report.keep_captures(&out);
+    if args.keep_captures {
+        report.keep_captures(&out);
+    } else {
+        report.cells.iter_mut().for_each(|cell| cell.captures = None);
+    }
     teller.finish();
     report.cells.extend(absent.into_iter().map(Cell::on_absent_device));
     gate.apply(&mut report, stamp.get(..10).unwrap_or(&stamp));

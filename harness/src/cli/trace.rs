@@ -32,8 +32,8 @@ Examples:
       one run with these units on the CPU
 
 A unit is the compute nodes of one op in one layer; the final norm and the head are the layer after the last.
-Exit codes: 0 nothing is over a limit; 1 something is. With --pin 0 a set was found, or there is nothing to find; 1 no
-placement restores parity; with --at those of `run`.";
+Here 0 means that nothing is over a limit and 1 that something is; with --pin 0 that a set was found or there is nothing to
+find, and 1 that no placement restores parity; with --at as for `run`.";
 
 /// Arguments of `trace`.
 #[derive(Debug, clap::Args)]

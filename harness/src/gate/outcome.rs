@@ -3,7 +3,7 @@
 use super::GateError;
 use super::error::Source;
 use crate::report::Cell;
-use crate::verdict::{Figure, Finding, Status, within};
+use crate::verdict::{Finding, FindingKind, Status, within};
 use crate::worker::death;
 use serde::Deserialize;
 use toml::Spanned;
@@ -32,7 +32,7 @@ pub(super) struct RawOutcome {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Outcome {
     /// Figures beyond their limits, each up to a bound.
-    Diverged(Vec<(Figure, f64)>),
+    Diverged(Vec<(FindingKind, f64)>),
     /// Work on the CPU: at most so many compute nodes, of these ops where any are named.
     Fallback {
         /// The most compute nodes.
@@ -99,14 +99,14 @@ pub(super) fn check(raw: &Spanned<RawOutcome>, source: Source<'_>) -> Result<Out
 }
 
 /// The bounds of figures; each must be a positive number.
-fn figures(raw: &RawOutcome, source: Source<'_>) -> Result<Vec<(Figure, f64)>, GateError> {
+fn figures(raw: &RawOutcome, source: Source<'_>) -> Result<Vec<(FindingKind, f64)>, GateError> {
     let numbers = [
-        (Figure::Logits, &raw.logits_nmse),
-        (Figure::Row, &raw.row_nmse),
-        (Figure::Kv, &raw.kv_nmse),
-        (Figure::BeforeStoring, &raw.kv_before_storing_nmse),
-        (Figure::Kl, &raw.kl_mean),
-        (Figure::Check, &raw.check),
+        (FindingKind::Logits, &raw.logits_nmse),
+        (FindingKind::Row, &raw.row_nmse),
+        (FindingKind::Kv, &raw.kv_nmse),
+        (FindingKind::BeforeStoring, &raw.kv_before_storing_nmse),
+        (FindingKind::Kl, &raw.kl_mean),
+        (FindingKind::Check, &raw.check),
     ];
     let mut all = Vec::new();
     for (figure, number) in numbers {
@@ -120,9 +120,9 @@ fn figures(raw: &RawOutcome, source: Source<'_>) -> Result<Vec<(Figure, f64)>, G
         all.push((figure, value));
     }
     let counts = [
-        (Figure::Mismatches, raw.mismatches),
-        (Figure::NonFinite, raw.nonfinite),
-        (Figure::Greedy, raw.greedy),
+        (FindingKind::Mismatches, raw.mismatches),
+        (FindingKind::NonFinite, raw.nonfinite),
+        (FindingKind::Greedy, raw.greedy),
     ];
     all.extend(counts.into_iter().filter_map(|(figure, count)| Some((figure, f64::from(count?)))));
     Ok(all)
@@ -141,8 +141,8 @@ impl Outcome {
         match self {
             Self::Diverged(figures) => {
                 let bounds = figures.iter().map(|(figure, bound)| match figure {
-                    Figure::Greedy => format!("greedy >= {bound}"),
-                    Figure::Mismatches | Figure::NonFinite => format!("{figure} <= {bound}"),
+                    FindingKind::Greedy => format!("greedy >= {bound}"),
+                    FindingKind::Mismatches | FindingKind::NonFinite => format!("{figure} <= {bound}"),
                     _ => format!("{figure} <= {bound:?}"),
                 });
                 format!("diverged with {}", bounds.collect::<Vec<_>>().join(", "))
@@ -162,7 +162,7 @@ impl Outcome {
     pub(super) fn is_about(&self, finding: &Finding, cell: &Cell) -> bool {
         match self {
             Self::Diverged(_) => self.bound(finding, cell).is_some(),
-            Self::Fallback { .. } => finding.figure == Figure::Fallback,
+            Self::Fallback { .. } => finding.figure == FindingKind::Fallback,
             _ => false,
         }
     }
@@ -172,17 +172,17 @@ impl Outcome {
         match self {
             Self::Diverged(figures) => match self.bound(finding, cell) {
                 // Of a greedy run so many tokens at least must be equal.
-                Some(bound) if finding.figure == Figure::Greedy => within(bound, finding.value),
+                Some(bound) if finding.figure == FindingKind::Greedy => within(bound, finding.value),
                 Some(bound) if finding.value.is_finite() => within(finding.value, bound),
                 // Where values that are not finite are declared, no sum over them is finite either.
                 Some(_) => {
-                    finding.figure != Figure::NonFinite
-                        && figures.iter().any(|(figure, _)| *figure == Figure::NonFinite)
+                    finding.figure != FindingKind::NonFinite
+                        && figures.iter().any(|(figure, _)| *figure == FindingKind::NonFinite)
                 }
                 None => false,
             },
             Self::Fallback { nodes, ops } => {
-                finding.figure == Figure::Fallback
+                finding.figure == FindingKind::Fallback
                     && within(finding.value, f64::from(*nodes))
                     && (ops.is_empty() || fell_back(cell).iter().all(|op| named(op, ops)))
             }
@@ -195,9 +195,10 @@ impl Outcome {
         let Self::Diverged(figures) = self else { return None };
         let of = |figure| figures.iter().find(|(f, _)| *f == figure).map(|(_, bound)| *bound);
         match (of(finding.figure), finding.figure) {
-            (None, Figure::Row) => {
+            (None, FindingKind::Row) => {
                 let limits = cell.limits.as_ref()?;
-                of(Figure::Logits).map(|bound| bound * (limits.row_nmse.limit / limits.logits_nmse.limit))
+                of(FindingKind::Logits)
+                    .map(|bound| bound * (limits.row_nmse.limit / limits.logits_nmse.limit))
             }
             (bound, _) => bound,
         }

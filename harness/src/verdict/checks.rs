@@ -1,6 +1,6 @@
 //! The verdict on what a worker found out about its own device.
 
-use super::{Figure, Finding, Limits, Status, Verdict};
+use super::{Finding, FindingKind, Limits, Status, Verdict};
 use crate::capture::{Check, CheckBound};
 
 /// Every check beyond its bound: what, by how much.
@@ -17,7 +17,7 @@ fn faults(checks: &[Check], limits: &Limits) -> Vec<Finding> {
             },
         }?;
         let detail = if check.detail.is_empty() { String::new() } else { format!(" ({})", check.detail) };
-        Some(Finding::new(Figure::Check, check.value, format!("{}: {excess}{detail}", check.name)))
+        Some(Finding::new(FindingKind::Check, check.value, format!("{}: {excess}{detail}", check.name)))
     };
     checks.iter().filter_map(excess).collect()
 }

@@ -1,6 +1,6 @@
 //! Which figures of a cell are beyond their limits, in words.
 
-use super::{Bound, Figure, Finding, Limits};
+use super::{Bound, Finding, FindingKind, Limits};
 use crate::capture::{Cache, KvSet};
 use crate::compare::{LayerNmse, Metrics};
 
@@ -39,7 +39,7 @@ fn nonfinite(metrics: &Metrics) -> Option<Finding> {
         first.reference,
         first.test
     );
-    Some(Finding::new(Figure::NonFinite, (found.nan() + found.unmatched_infinite()) as f64, text))
+    Some(Finding::new(FindingKind::NonFinite, (found.nan() + found.unmatched_infinite()) as f64, text))
 }
 
 fn logits(metrics: &Metrics, limits: &Limits) -> Option<Finding> {
@@ -54,7 +54,7 @@ fn logits(metrics: &Metrics, limits: &Limits) -> Option<Finding> {
         worst.column.map_or_else(String::new, |column| format!(" (largest error in column {column})")),
         first_bad_step(metrics)
     );
-    Some(Finding::new(Figure::Logits, found.overall, text))
+    Some(Finding::new(FindingKind::Logits, found.overall, text))
 }
 
 /// Where in a run of several steps the divergence began and how far it grew.
@@ -79,7 +79,7 @@ fn step_caches(metrics: &Metrics, limits: &Limits) -> Option<Finding> {
         || metrics.kv.as_ref().is_some_and(|kv| first_over(&kv.layers, bound, KvSet::Stored).is_some());
     let begins = if said { String::new() } else { first_bad_step(metrics) };
     let text = format!("NMSE of {name} over all steps {excess}{begins}");
-    Some(Finding::new(Figure::Kv, worst_layer(&steps.layers), text))
+    Some(Finding::new(FindingKind::Kv, worst_layer(&steps.layers), text))
 }
 
 /// The first cache over its limit, by name.
@@ -102,7 +102,7 @@ fn worst_row(metrics: &Metrics, limits: &Limits) -> Option<Finding> {
         place.step,
         column.map_or_else(String::new, |column| format!(", largest error in column {column}"))
     );
-    Some(Finding::new(Figure::Row, metrics.logits.worst.nmse, text))
+    Some(Finding::new(FindingKind::Row, metrics.logits.worst.nmse, text))
 }
 
 fn caches(metrics: &Metrics, limits: &Limits) -> Option<Finding> {
@@ -124,7 +124,7 @@ fn caches(metrics: &Metrics, limits: &Limits) -> Option<Finding> {
          (head {}, position {}){begins}",
         worst.cache, worst.layer, worst.nmse, worst.head, worst.position
     );
-    Some(Finding::new(Figure::Kv, worst_layer(&kv.layers), text))
+    Some(Finding::new(FindingKind::Kv, worst_layer(&kv.layers), text))
 }
 
 /// The largest NMSE of K or V in any layer; NaN where there is one.
@@ -139,7 +139,7 @@ fn before_storing(metrics: &Metrics, limits: &Limits) -> Option<Finding> {
     let kv = metrics.kv_before_storing.as_ref()?;
     let (name, excess) = first_over(&kv.layers, bound, KvSet::BeforeStoring)?;
     let text = format!("NMSE of {name} {excess}, the first over the limit before it was stored");
-    Some(Finding::new(Figure::BeforeStoring, worst_layer(&kv.layers), text))
+    Some(Finding::new(FindingKind::BeforeStoring, worst_layer(&kv.layers), text))
 }
 
 fn mismatches(metrics: &Metrics, limits: &Limits) -> Option<Finding> {
@@ -151,13 +151,13 @@ fn mismatches(metrics: &Metrics, limits: &Limits) -> Option<Finding> {
         format!(", first in row {} (margin {:.1e}, a tie up to {:.1e})", m.place.row, m.margin, m.allowed)
     });
     let text = format!("{} real top-token mismatches in {} rows > {limit}{first}", found.real, found.rows);
-    Some(Finding::new(Figure::Mismatches, found.real as f64, text))
+    Some(Finding::new(FindingKind::Mismatches, found.real as f64, text))
 }
 
 fn divergence(metrics: &Metrics, limits: &Limits) -> Option<Finding> {
     let excess = limits.kl_mean.as_ref()?.excess(metrics.distribution.kl_mean)?;
     let text = format!("mean KL {excess}");
-    Some(Finding::new(Figure::Kl, metrics.distribution.kl_mean, text))
+    Some(Finding::new(FindingKind::Kl, metrics.distribution.kl_mean, text))
 }
 
 fn greedy(metrics: &Metrics) -> Option<Finding> {
@@ -172,5 +172,5 @@ fn greedy(metrics: &Metrics) -> Option<Finding> {
         token(first.reference),
         token(first.test)
     );
-    Some(Finding::new(Figure::Greedy, first.decision as f64, text))
+    Some(Finding::new(FindingKind::Greedy, first.decision as f64, text))
 }

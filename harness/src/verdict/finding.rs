@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 named_enum! {
     /// What a finding is about, named as gate files name the bound that forgives it.
-    pub enum Figure as "figure" {
+    pub enum FindingKind as "figure" {
         /// NaN and infinities that the reference does not have; how many.
         NonFinite = "nonfinite",
         /// NMSE of all logits.
@@ -38,8 +38,8 @@ named_enum! {
 #[serde(deny_unknown_fields)]
 pub struct Finding {
     /// What it is about.
-    pub figure: Figure,
-    /// The figure that is beyond its limit, in the unit of [`Figure`].
+    pub figure: FindingKind,
+    /// The figure that is beyond its limit, in the unit of [`FindingKind`].
     #[serde(with = "crate::figure::Figure")]
     pub value: f64,
     /// What, where and by how much; empty where another finding says it.
@@ -48,13 +48,13 @@ pub struct Finding {
 
 impl Finding {
     /// A finding and its words.
-    pub fn new(figure: Figure, value: f64, text: impl Into<String>) -> Self {
+    pub fn new(figure: FindingKind, value: f64, text: impl Into<String>) -> Self {
         Self { figure, value, text: text.into() }
     }
 
     /// Something that no declaration forgives.
     pub fn unforgivable(text: impl Into<String>) -> Self {
-        Self::new(Figure::Unforgivable, f64::NAN, text)
+        Self::new(FindingKind::Unforgivable, f64::NAN, text)
     }
 }
 

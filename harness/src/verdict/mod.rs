@@ -13,7 +13,7 @@ mod tolerance;
 pub use attribution::{Arm, Attribution, attribute};
 pub use checks::with_checks;
 pub use exit_code::{ExitCode, Outcome, exit_code};
-pub use finding::{Figure, Finding};
+pub use finding::{Finding, FindingKind};
 pub use judge::{Verdict, judge, judge_figures, reference_fault};
 pub use limits::{Bound, Limits, within};
 pub(crate) use placing::ops_on_cpu;

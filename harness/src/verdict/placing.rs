@@ -1,6 +1,6 @@
 //! Where the work of a cell was to be, and where it was.
 
-use super::{Figure, Finding};
+use super::{Finding, FindingKind};
 use crate::capture::Placement;
 
 /// What is wrong with the placement of a cell on the CPU: every compute node must be there.
@@ -26,7 +26,7 @@ pub(super) fn device_fault(placement: &Placement, limit: Option<u64>) -> Option<
     let limit = limit.filter(|&limit| fell_back > limit)?;
     let ops = fallback_ops(placement).join(", ");
     let text = format!("{fell_back} of {total} compute nodes fell back to the CPU (limit {limit}): {ops}");
-    Some(Finding::new(Figure::Fallback, fell_back as f64, text))
+    Some(Finding::new(FindingKind::Fallback, fell_back as f64, text))
 }
 
 /// The ops that are on the CPU while another device is selected, with their types, as `GET_ROWS iq4_nl`.

@@ -119,6 +119,13 @@ const PRESET_SHA256: &[(&str, &str)] = &[
     ("adv-head-128", "e897b657bc92cdfb1ba47a8bdaeed412c7ca0c755a32f44c54ae1802a1389cf8"),
     ("adv-head-256", "3a7fb379e643755a9a5f45556063e8839169c39d4849da0eac3ce2bc39169d10"),
     ("adv-gqa-12", "54ca9056aa7cf595fc29b52777c71c63cfe2910b3e65dda5dde35ba2d81a08ac"),
+    ("adv-long-keys", "09631afb140b50f2108074d31a6a2f9149579a8c6ff6506fecdaf9cce5a26b18"),
+    ("adv-dream-head-64", "46b9819760dea716a7f0e97a7ae031004b6bf04b8827df55ab72e6d5c3c32cdb"),
+    ("adv-dream-head-80", "2a994c487ef91098a4a2f47a3f66880776f1fcd440eba5719be41bd37f5165f1"),
+    ("adv-dream-head-96", "b3d8c144bf732f127b117e97b0cb45864d6f529bc13ae3a35d13e2a2f6c1fdae"),
+    ("adv-dream-head-128", "464c39b648a1d81c0017617b3de0536e686df53538b9297d0796f4195ffe794c"),
+    ("adv-dream-head-256", "7515c3c65546fb653233ed44e5da2a61dbb8df3e8fb8ae88e43e1bc58775312b"),
+    ("adv-dream-gqa-12", "8de9fd276269874636718edb09818db090c9e22ded396b0771b0bcc9b257e685"),
 ];
 
 #[test]
@@ -180,7 +187,8 @@ fn generated_numbers_have_the_scale_of_their_place() {
             let fan_in = (tensor.shape[0] as f64).sqrt();
             let name = format!("{} {}", spec.name, tensor.name);
             if tensor.name.ends_with(".bias") {
-                assert!(values.iter().all(|&x| x != 0.0 && x.abs() < 0.11), "{name}");
+                let most = 0.11 * factor(spec, &tensor.name);
+                assert!(values.iter().all(|&x| x != 0.0 && x.abs() < most), "{name}");
             } else if tensor.name.ends_with("norm.weight") {
                 assert!(values.iter().all(|&x| (x - 1.0).abs() < 0.11), "{name}");
             } else if tensor.name == "rope_freqs.weight" {
@@ -280,7 +288,7 @@ fn products_of_queries_and_keys_leave_the_range_of_16_bits() {
 }
 
 #[test]
-fn long_keys_leave_the_range_of_16_bits_and_their_products_do_not() {
+fn long_keys_reach_the_end_of_16_bits_and_their_norms_go_beyond_but_not_their_products() {
     let dir = tempfile::tempdir().unwrap();
     let model = generated(&GenerateSpec::preset("adv-long-keys").unwrap(), dir.path());
     let h = &model.hparams;
@@ -300,7 +308,8 @@ fn long_keys_leave_the_range_of_16_bits_and_their_products_do_not() {
             product = product.max(q.iter().zip(k).map(|(q, k)| q * k).sum::<f64>().abs());
         }
     }
-    assert!(element > F16_MAX && norm > 1.5e5 && product < 1e3, "{element} {norm} {product}");
+    let reached = element > 0.9 * F16_MAX && element < F16_MAX;
+    assert!(reached && norm > 1.5e5 && product < 1e3, "{element} {norm} {product}");
 }
 
 #[test]

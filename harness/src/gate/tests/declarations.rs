@@ -5,7 +5,7 @@ use crate::capture::{BackendNodes, BuildInfo, DeviceInfo, DeviceKind, Fallback, 
 use crate::gate::{Declaration, GateUse};
 use crate::plan::CellId;
 use crate::report::{Cell, Environment, Report, Run, json};
-use crate::verdict::{ExitCode, Figure, Finding, Limits, Status, Verdict};
+use crate::verdict::{ExitCode, Finding, FindingKind, Limits, Status, Verdict};
 use crate::worker::{Cause, Death};
 use proptest::prelude::*;
 
@@ -19,9 +19,9 @@ fn cell(id: &str) -> Cell {
 }
 
 /// A cell with these findings.
-fn red(id: &str, findings: &[(Figure, f64)]) -> Cell {
+fn red(id: &str, findings: &[(FindingKind, f64)]) -> Cell {
     let mut cell = cell(id);
-    let fell_back = findings.iter().all(|(figure, _)| *figure == Figure::Fallback);
+    let fell_back = findings.iter().all(|(figure, _)| *figure == FindingKind::Fallback);
     cell.status = if fell_back { Status::Fallback } else { Status::Diverged };
     cell.reason = "what was found".to_owned();
     cell.findings = findings.iter().map(|&(figure, value)| Finding::new(figure, value, "x")).collect();
@@ -92,7 +92,7 @@ fn status(cell: Cell, cells: &str, outcome: &str) -> Status {
 fn selectors() {
     let declared = |cells: &str| {
         let (cell, gate) =
-            after(red(CELL, &[(Figure::Mismatches, 1.0)]), &[expect(cells, "mismatches = 1", "")]);
+            after(red(CELL, &[(FindingKind::Mismatches, 1.0)]), &[expect(cells, "mismatches = 1", "")]);
         assert_eq!(gate.unused.is_empty(), cell.status == Status::Expected, "{cells}");
         cell.status == Status::Expected
     };
@@ -135,36 +135,36 @@ fn other(field: &str) -> &'static str {
 fn inside_its_bound_it_is_expected_and_beyond_it_red() {
     use Status::{Diverged, Expected, Fallback, UnexpectedPass};
     let any = "device = \"CUDA0\"";
-    let nmse = |value| red(CELL, &[(Figure::Logits, value)]);
+    let nmse = |value| red(CELL, &[(FindingKind::Logits, value)]);
     assert_eq!(status(nmse(1e-2), any, "logits_nmse = 1e-2"), Expected);
     assert_eq!(status(nmse(1.1e-2), any, "logits_nmse = 1e-2"), Diverged);
     assert_eq!(status(nmse(f64::NAN), any, "logits_nmse = 1e-2"), Diverged);
     assert_eq!(status(nmse(f64::INFINITY), any, "logits_nmse = 1e-2"), Diverged);
     assert_eq!(status(cell(CELL), any, "logits_nmse = 1e-2"), UnexpectedPass);
     // Every finding must be declared; the worst row may grow as all logits do, ten times as much here.
-    let two = |row| red(CELL, &[(Figure::Logits, 1e-3), (Figure::Row, row)]);
+    let two = |row| red(CELL, &[(FindingKind::Logits, 1e-3), (FindingKind::Row, row)]);
     assert_eq!(status(two(0.1), any, "logits_nmse = 1e-2"), Expected);
     assert_eq!(status(two(0.11), any, "logits_nmse = 1e-2"), Diverged);
     assert_eq!(status(two(0.11), any, "logits_nmse = 1e-2\nrow_nmse = 0.2"), Expected);
     assert_eq!(status(two(0.1), any, "row_nmse = 0.2"), Diverged);
-    let kv = red(CELL, &[(Figure::Logits, 1e-3), (Figure::Kv, 1e-3)]);
+    let kv = red(CELL, &[(FindingKind::Logits, 1e-3), (FindingKind::Kv, 1e-3)]);
     assert_eq!(status(kv, any, "logits_nmse = 1e-2"), Diverged);
     // A NaN needs its own declaration, and spoils the sums.
-    let nan = || red(CELL, &[(Figure::NonFinite, 2.0), (Figure::Logits, f64::NAN)]);
+    let nan = || red(CELL, &[(FindingKind::NonFinite, 2.0), (FindingKind::Logits, f64::NAN)]);
     assert_eq!(status(nan(), any, "logits_nmse = 1e-2\nnonfinite = 2"), Expected);
     assert_eq!(status(nan(), any, "logits_nmse = 1e-2\nnonfinite = 1"), Diverged);
     assert_eq!(status(nan(), any, "logits_nmse = 1e-2"), Diverged);
     // Of a greedy run so many tokens must be equal.
-    let greedy = || red(CELL, &[(Figure::Greedy, 11.0)]);
+    let greedy = || red(CELL, &[(FindingKind::Greedy, 11.0)]);
     assert_eq!(status(greedy(), any, "greedy = 11"), Expected);
     assert_eq!(status(greedy(), any, "greedy = 12"), Diverged);
     // What no declaration forgives.
-    let unforgivable = red(CELL, &[(Figure::Logits, 1e-3), (Figure::Unforgivable, f64::NAN)]);
+    let unforgivable = red(CELL, &[(FindingKind::Logits, 1e-3), (FindingKind::Unforgivable, f64::NAN)]);
     assert_eq!(status(unforgivable, any, "logits_nmse = 1e-2"), Diverged);
     let unexplained = red(CELL, &[]);
     let was = unexplained.status;
     assert_eq!(status(unexplained, any, "logits_nmse = 1e-2"), was);
-    let fallback = |nodes| red(CELL, &[(Figure::Fallback, nodes)]);
+    let fallback = |nodes| red(CELL, &[(FindingKind::Fallback, nodes)]);
     for (nodes, outcome, wanted) in [
         (1.0, "nodes = 1", Expected),
         (2.0, "nodes = 1", Fallback),
@@ -191,7 +191,7 @@ fn crashes_and_gaps_are_declared_with_what_tells_them() {
     }
     assert_eq!(status(dead(6), any, "logits_nmse = 1e-2"), Status::Crashed);
     assert_eq!(status(cell(CELL), any, "status = \"crashed\""), Status::UnexpectedPass);
-    let nmse = red(CELL, &[(Figure::Logits, 1e-3)]);
+    let nmse = red(CELL, &[(FindingKind::Logits, 1e-3)]);
     assert_eq!(status(nmse, any, "status = \"crashed\""), Status::Diverged);
 
     let ended = |status, findings: &[Finding]| {
@@ -235,16 +235,16 @@ fn a_cell_that_did_not_run_stays_missing() {
 #[test]
 fn several_declarations_must_all_agree_and_all_be_met() {
     let any = "device = \"CUDA0\"";
-    let run = |findings: &[(Figure, f64)], outcomes: &[&str]| {
+    let run = |findings: &[(FindingKind, f64)], outcomes: &[&str]| {
         let all: Vec<String> = outcomes.iter().map(|outcome| expect(any, outcome, "")).collect();
         after(red(CELL, findings), &all).0
     };
-    let logits = (Figure::Logits, 5e-3);
+    let logits = (FindingKind::Logits, 5e-3);
     // Of two bounds the smaller one counts.
     assert_eq!(run(&[logits], &["logits_nmse = 1e-2", "logits_nmse = 1e-3"]).status, Status::Diverged);
     assert_eq!(run(&[logits], &["logits_nmse = 1e-2", "logits_nmse = 6e-3"]).status, Status::Expected);
     // Each may forgive its part.
-    let both = [logits, (Figure::Fallback, 1.0)];
+    let both = [logits, (FindingKind::Fallback, 1.0)];
     let fallback = "status = \"fallback\"\nnodes = 1";
     assert_eq!(run(&both, &["logits_nmse = 1e-2"]).status, Status::Diverged);
     // One that finds nothing any more is told though the other holds.
@@ -264,7 +264,7 @@ fn an_expired_declaration_counts_as_absent_and_the_report_says_so() {
         [("2027-05-31", Status::Diverged), ("2027-06-01", Status::Expected), ("2028-01-01", Status::Expected)]
     {
         let declaration = expect("device = \"CUDA0\"", "mismatches = 1", &format!("expires = {expires}"));
-        let (found, gate) = after(red(CELL, &[(Figure::Mismatches, 1.0)]), &[declaration]);
+        let (found, gate) = after(red(CELL, &[(FindingKind::Mismatches, 1.0)]), &[declaration]);
         assert_eq!(found.status, wanted, "{expires}");
         let expired = wanted == Status::Diverged;
         assert_eq!(found.reason.ends_with("; a declaration has expired: ci/gate.toml:9"), expired);
@@ -281,10 +281,10 @@ fn an_expired_declaration_counts_as_absent_and_the_report_says_so() {
 #[test]
 fn reasons_say_what_was_declared() {
     let declaration = expect("device = \"CUDA0\"", "logits_nmse = 1e-2", "link = \"https://example.org/1\"");
-    let (found, _) = after(red(CELL, &[(Figure::Logits, 5e-3)]), std::slice::from_ref(&declaration));
+    let (found, _) = after(red(CELL, &[(FindingKind::Logits, 5e-3)]), std::slice::from_ref(&declaration));
     let words = "diverged with logits_nmse <= 0.01: r (https://example.org/1)";
     assert_eq!(found.reason, format!("as declared ({words}): what was found"));
-    let (found, _) = after(red(CELL, &[(Figure::Logits, 0.5)]), &[declaration]);
+    let (found, _) = after(red(CELL, &[(FindingKind::Logits, 0.5)]), &[declaration]);
     assert_eq!(found.reason, format!("beyond what is declared ({words}): what was found"));
     let unused = expect("device = \"Vulkan0\"", "mismatches = 1", "");
     let (_, gate) = after(cell(CELL), &[unused]);
@@ -295,7 +295,7 @@ fn reasons_say_what_was_declared() {
 #[test]
 fn what_an_earlier_gate_made_of_a_cell_is_taken_back() {
     let report = |cells| Report::new(Run::default(), Environment::default(), &[], cells);
-    let subject = || red(CELL, &[(Figure::Logits, 5e-3)]);
+    let subject = || red(CELL, &[(FindingKind::Logits, 5e-3)]);
     let gate = |outcome: &str, more: &str| read(&text(&expect("device = \"CUDA0\"", outcome, more))).unwrap();
     let gates = [
         gate("logits_nmse = 1e-2", ""),
@@ -361,9 +361,9 @@ proptest! {
         let cells = ["device = \"CUDA0\"", "mode = \"decode\"", "kind = \"GPU\"", "device = \"CPU\""];
         let subject = || match which {
             0 => cell(CELL),
-            1 => red(CELL, &[(Figure::Logits, 1e-3)]),
-            2 => red(CELL, &[(Figure::Logits, 1e-3), (Figure::Mismatches, 1.0)]),
-            3 => red(CELL, &[(Figure::Fallback, 1.0)]),
+            1 => red(CELL, &[(FindingKind::Logits, 1e-3)]),
+            2 => red(CELL, &[(FindingKind::Logits, 1e-3), (FindingKind::Mismatches, 1.0)]),
+            3 => red(CELL, &[(FindingKind::Fallback, 1.0)]),
             _ => dead(11),
         };
         let all: Vec<String> = chosen

@@ -149,7 +149,8 @@ static PRESETS: LazyLock<Vec<GenerateSpec>> = LazyLock::new(|| {
         heads(llama("adv-head-128", 25), 128, 8, 2),
         heads(qwen2("adv-head-256", 26), 256, 4, 2),
         heads(llama("adv-gqa-12", 27), 64, 24, 2),
-        // Keys of a norm of 2e5, with elements beyond 65,504, and queries at the lower end of 16-bit floats.
+        // Keys of a norm of 2e5 with elements up to 63,000, where 16-bit floats end at 65,504, and queries at their lower
+        // end.
         GenerateSpec { scale_k: 16_384.0, ..heads(qwen2("adv-long-keys", 28), 128, 4, 2) },
         // The same heads for masked diffusion.
         heads(dream("adv-dream-head-64", 32), 64, 14, 2),
