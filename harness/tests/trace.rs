@@ -346,3 +346,37 @@ fn nodes_that_are_off_together_are_narrowed_down_on_a_real_device() {
     let found = windows(1e-18).expect("sums in another order");
     assert!(found.nodes.len() == 2 && found.nodes.contains(&found.node) && found.nmse > 2e-18, "{found:?}");
 }
+
+/// Every fault that can be planted in a runtime: the first node that is off, or what the device was asked for instead.
+#[test]
+fn planted_faults_are_localised_to_their_layer_and_op() {
+    let mut bench = Traced::new();
+    let device = bench.second_cpu();
+    let nodes = [
+        (Fault::RopeKindSwapped, "gen-llama/f32/prefill", ("k_rope-0", "ROPE", 0)),
+        // Keys and values are tiled over the query heads, in nodes that the reference has not.
+        (Fault::HeadsMispaired, "gen-llama/f32/prefill", ("v_transposed-0", "CONT", 0)),
+        (Fault::HeadFromEmbedding, "gen-qwen2-untied/f32/prefill", ("logits-2", "MUL_MAT", 2)),
+        (Fault::EmbeddingFromHead, "gen-qwen2-untied/f32/prefill", ("embedding-0", "GET_ROWS", 0)),
+        (Fault::MaskOffByOne, "gen-llama/f32/prefill", ("kq_soft_max-0", "SOFT_MAX", 0)),
+        // What scales the keys lies between the rotation and the store, of which the reference has only these.
+        (Fault::KeyHeadScaled, "gen-llama/f32/prefill", ("k_store-1", "SET_ROWS", 1)),
+        (Fault::RowZeroed, "gen-llama/f32/prefill", ("layer-0", "ADD", 0)),
+        (Fault::StaleRow, "gen-qwen2/f32/batch", ("k_store-0", "SET_ROWS", 0)),
+    ];
+    for (fault, case, (name, op, layer)) in nodes {
+        let found = bench.trace(case, &device, Some(fault), None, GraphChoice::FirstBad).unwrap();
+        let node = found.bad_node().unwrap_or_else(|| panic!("{fault:?}: {:?}", found.finding));
+        assert_eq!((node.name.as_str(), node.op.as_str(), node.layer), (name, op, Some(layer)), "{fault:?}");
+        assert_eq!(node.culprit(), Culprit::Device, "{fault:?}");
+    }
+    let structures = [
+        (Fault::BiasDropped, "gen-qwen2/f32/prefill", "node attn_k_bias-1 is missing on the device"),
+        (Fault::ShiftIgnored, "gen-dream/f32/sparse", "other rows of logits are wanted"),
+    ];
+    for (fault, case, wanted) in structures {
+        let found = bench.trace(case, &device, Some(fault), None, GraphChoice::FirstBad).unwrap();
+        let Finding::Structure(what) = &found.finding else { panic!("{fault:?}: {:?}", found.finding) };
+        assert!(what.contains(wanted), "{fault:?}: {what}");
+    }
+}
