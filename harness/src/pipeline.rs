@@ -326,8 +326,6 @@ impl<P: FnMut(Progress<'_>)> Arm<'_, P> {
             let cell = job_cell(self.plan, self.folders, id, replay.as_ref(), plant.model)?;
             job_cells.push(JobCell { fault: plant.fault, ..cell });
         }
-        // Cells of one model and one set of options follow each other, so that it is loaded once.
-        job_cells.sort_by(|a, b| a.path.cmp(&b.path));
         let job = run_job(self.plan, self.build, device, job_cells);
         worker::run(self.workplace, &job, &self.build.environment, &mut *self.progress)?;
         Ok(())
@@ -361,7 +359,14 @@ pub fn run_pinned(
 }
 
 /// A job for a worker of `build`.
-fn run_job(plan: &Plan, build: &Build, device: &DeviceSelector, cells: Vec<JobCell>) -> RunJob {
+pub(crate) fn run_job(
+    plan: &Plan,
+    build: &Build,
+    device: &DeviceSelector,
+    mut cells: Vec<JobCell>,
+) -> RunJob {
+    // Cells of one model and one set of options follow each other, so that it is loaded once.
+    cells.sort_by(|a, b| a.path.cmp(&b.path));
     RunJob {
         folder: build.folder.clone(),
         build: build.info.clone(),

@@ -5,12 +5,12 @@ use super::tensors::Tensors;
 use super::{GoldenError, cases};
 use crate::capture::ORACLE;
 use crate::comparison::{self, Captures};
-use crate::pipeline::{self, Folders, Plan, RunError, capture_path, job_cell};
+use crate::pipeline::{self, Folders, Plan, RunError, capture_path, job_cell, run_job};
 use crate::plan::models::ResolvedModel;
 use crate::plan::{CellId, DeviceSelector, matrix};
 use crate::report::{Cell, Report, Run};
 use crate::verdict::Key;
-use crate::worker::{self, Ended, JobCell, Progress, RunJob, Workplace};
+use crate::worker::{self, Ended, JobCell, Progress, Workplace};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -78,15 +78,7 @@ pub fn run(
                 let cell = job_cell(plan, folders, id, None, plant.model)?;
                 cells.push(JobCell { replay: Some(golden(id).clone()), fault: plant.fault, ..cell });
             }
-            // Cells of one model and one set of options follow each other, so that it is loaded once.
-            cells.sort_by(|a, b| a.path.cmp(&b.path));
-            let job = RunJob {
-                folder: build.folder.clone(),
-                build: build.info.clone(),
-                device: device.clone(),
-                threads: plan.threads,
-                cells,
-            };
+            let job = run_job(plan, build, device, cells);
             ended.extend(worker::run(workplace, &job, &build.environment, &mut progress)?);
         }
     }

@@ -5,6 +5,7 @@
 //! over its limit, what was not used for longest goes first. The device under test is never taken from here.
 
 use crate::atomic;
+use crate::builds::catalogue::hex;
 use crate::capture::CaptureReader;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -202,10 +203,6 @@ fn digest(path: &Path) -> io::Result<String> {
 fn remove(path: &Path) {
     let _ = std::fs::remove_file(path.with_extension("sha256"));
     let _ = std::fs::remove_file(path);
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! Captures of cells without a comparison: what one machine contributes to a comparison elsewhere.
 
-use super::{Folders, Plan, RunError, capture_path, job_cell};
+use super::{Folders, Plan, RunError, capture_path, job_cell, run_job};
 use crate::plan::CellId;
 use crate::verdict::Verdict;
-use crate::worker::{self, Ended, Progress, RunJob, Workplace};
+use crate::worker::{self, Ended, Progress, Workplace};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
@@ -46,15 +46,7 @@ pub fn capture(
                 }
                 cells.push(cell);
             }
-            // Cells of one model follow each other, so that it is loaded once.
-            cells.sort_by(|a, b| a.path.cmp(&b.path));
-            let job = RunJob {
-                folder: build.folder.clone(),
-                build: build.info.clone(),
-                device: device.clone(),
-                threads: plan.threads,
-                cells,
-            };
+            let job = run_job(plan, build, device, cells);
             ended.extend(worker::run(workplace, &job, &build.environment, &mut progress)?);
         }
     }

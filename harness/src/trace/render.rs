@@ -1,7 +1,7 @@
 //! A trace as text: pure functions of it.
 
 use super::columns::Row;
-use super::model::{Culprit, Finding, NodeReport, Trace};
+use super::model::{Culprit, Finding, Group, NodeReport, Trace};
 use super::summary::shape;
 use crate::report::format::{one_line, scientific};
 use std::fmt::Write as _;
@@ -121,22 +121,25 @@ fn whole(trace: &Trace) -> String {
     })
 }
 
+/// A row of the table of groups.
+fn group_row(group: &Group) -> [String; 9] {
+    [
+        scientific(group.worst),
+        figure(group.device_truth),
+        figure(group.reference_truth),
+        scientific(group.limit),
+        group.nodes.to_string(),
+        group.op.clone(),
+        group.types.clone(),
+        group.shape.clone(),
+        group.node.clone(),
+    ]
+}
+
 fn table(out: &mut String, trace: &Trace, most: usize) {
     let head =
         ["introduced", "device/f64", "reference/f64", "limit", "nodes", "op", "types", "shape", "worst node"];
-    let rows = trace.groups.iter().take(most).map(|group| {
-        [
-            scientific(group.worst),
-            figure(group.device_truth),
-            figure(group.reference_truth),
-            scientific(group.limit),
-            group.nodes.to_string(),
-            group.op.clone(),
-            group.types.clone(),
-            group.shape.clone(),
-            group.node.clone(),
-        ]
-    });
+    let rows = trace.groups.iter().take(most).map(group_row);
     aligned(out, head, &rows.collect::<Vec<_>>());
 }
 
@@ -218,19 +221,7 @@ pub fn markdown(trace: &Trace) -> String {
                 "shape",
                 "worst node",
             ],
-            trace.groups.iter().map(|g| {
-                [
-                    scientific(g.worst),
-                    figure(g.device_truth),
-                    figure(g.reference_truth),
-                    scientific(g.limit),
-                    g.nodes.to_string(),
-                    g.op.clone(),
-                    g.types.clone(),
-                    g.shape.clone(),
-                    g.node.clone(),
-                ]
-            }),
+            trace.groups.iter().map(group_row),
         );
         let _ = writeln!(out, "## Layers\n");
         markdown_table(
