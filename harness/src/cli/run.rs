@@ -195,6 +195,9 @@ fn go(args: &Args, journal: Option<Journal>) -> Result<ExitCode, Failed> {
     teller.finish();
     report.cells.extend(absent.into_iter().map(Cell::on_absent_device));
     gate.apply(&mut report, stamp.get(..10).unwrap_or(&stamp));
+    if let Some(gate) = &mut report.gate {
+        gate.whole = args.which.is_whole() && report.run.shard.is_none();
+    }
     if args.show_steps {
         print!("{}", super::show_steps::render(&plan, &folders));
     }

@@ -50,6 +50,12 @@ impl Selection {
         Ok(self.gate.as_deref().map(Gate::read).transpose()?.unwrap_or_else(Gate::embedded))
     }
 
+    /// Whether a preset is meant as it stands: nothing chooses among its cells.
+    pub(super) fn is_whole(&self) -> bool {
+        let chosen = [self.model.len(), self.device.len(), self.mode.len(), self.cell.len()];
+        chosen == [0; 4] && !self.has_options()
+    }
+
     /// Whether options are named.
     pub(super) fn has_options(&self) -> bool {
         self.options.is_some()

@@ -67,6 +67,10 @@ pub struct Found {
 pub struct GateUse {
     /// The file.
     pub file: String,
+    /// Whether a whole preset was run, so that a declaration without a cell is worth a word; a run of chosen cells
+    /// leaves most without.
+    #[serde(default)]
+    pub whole: bool,
     /// Declarations that matched no cell of this run.
     pub unused: Vec<Declaration>,
     /// Declarations that no longer count.
@@ -92,12 +96,13 @@ impl GateUse {
         let expired: BTreeSet<&Declaration> = uses.iter().flat_map(|gate| &gate.expired).collect();
         (!uses.is_empty()).then(|| Self {
             file: files.into_iter().collect::<Vec<_>>().join(", "),
+            whole: uses.iter().all(|gate| gate.whole),
             unused: unused.into_iter().cloned().collect(),
             expired: expired.into_iter().cloned().collect(),
         })
     }
 
-    /// A line for every declaration that no longer counts, and one for all that matched no cell.
+    /// A line for every declaration that no longer counts, and one for all that matched no cell of a whole preset.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         let expired = self.expired.iter().map(|declaration| {
@@ -105,8 +110,9 @@ impl GateUse {
             format!("{}: expired after {date}, so it does not count: {declaration}", declaration.place)
         });
         let places: Vec<&str> = self.unused.iter().map(|declaration| declaration.place.as_str()).collect();
-        let unused = (!places.is_empty()).then(|| {
-            format!("{} declarations matched no cell of this run: {}", places.len(), places.join(", "))
+        let unused = (self.whole && !places.is_empty()).then(|| {
+            let (count, all) = (places.len(), places.join(", "));
+            format!("{count} declarations are of other devices or stale, since they matched no cell of this run: {all}")
         });
         expired.chain(unused).collect()
     }

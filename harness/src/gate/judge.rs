@@ -42,6 +42,7 @@ pub(super) fn apply(expectations: &[Expectation], file: &str, report: &mut Repor
     };
     GateUse {
         file: file.to_owned(),
+        whole: report.gate.as_ref().is_some_and(|before| before.whole),
         unused: told(&|expectation, used| !used && !expectation.expired(today)),
         expired: told(&|expectation, _| expectation.expired(today)),
     }

@@ -126,10 +126,14 @@ const COLUMNS: &[Column] = &[
     ("rerun", |c| c.rerun.clone()),
 ];
 
-/// The report's cells as CSV with a heading.
+/// The report's cells as CSV with a heading; the last column is the run that a cell is of.
 pub fn render(report: &Report) -> String {
-    let heading = COLUMNS.iter().map(|(name, _)| (*name).to_owned()).collect();
-    table(heading, report.cells.iter().map(|cell| COLUMNS.iter().map(|(_, value)| value(cell)).collect()))
+    let heading = COLUMNS.iter().map(|(name, _)| *name).chain(["run"]).map(str::to_owned).collect();
+    let row = |cell: &Cell| {
+        let run = report.part_of(&cell.id).map_or(&report.run, |part| &part.run);
+        COLUMNS.iter().map(|(_, value)| value(cell)).chain([run.name.clone()]).collect()
+    };
+    table(heading, report.cells.iter().map(row))
 }
 
 /// A heading and rows of its length as CSV.

@@ -93,8 +93,12 @@ fn nothing_in_a_report_becomes_part_of_the_page() {
     report.run.name = evil.to_owned();
     report.run.command = evil.to_owned();
     let declarations = vec![evil_declaration()];
-    report.gate =
-        Some(GateUse { file: evil.to_owned(), unused: declarations.clone(), expired: declarations });
+    report.gate = Some(GateUse {
+        file: evil.to_owned(),
+        whole: true,
+        unused: declarations.clone(),
+        expired: declarations,
+    });
     report.environment = sample().environment;
     report.environment.switches = [(evil.to_owned(), evil.to_owned())].into();
     report.environment.devices[0].description = evil.to_owned();

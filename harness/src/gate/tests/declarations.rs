@@ -288,7 +288,10 @@ fn reasons_say_what_was_declared() {
     assert_eq!(found.reason, format!("beyond what is declared ({words}): what was found"));
     let unused = expect("device = \"Vulkan0\"", "mismatches = 1", "");
     let (_, gate) = after(cell(CELL), &[unused]);
-    assert_eq!(gate.notes(), ["1 declarations matched no cell of this run: ci/gate.toml:9"]);
+    let words = "1 declarations are of other devices or stale, since they matched no cell of this run: ci/gate.toml:9";
+    assert_eq!(GateUse { whole: true, ..gate.clone() }.notes(), [words]);
+    // Of chosen cells it says nothing.
+    assert!(gate.notes().is_empty(), "{gate:?}");
 }
 
 /// A report may be held against another gate later, or against the same.
@@ -332,6 +335,7 @@ fn gates_of_merged_runs_are_put_together() {
     };
     let gate = |file: &str, unused: &[&str]| GateUse {
         file: file.to_owned(),
+        whole: false,
         unused: unused.iter().map(|place| declaration(place)).collect(),
         expired: vec![declaration("old:1")],
     };
