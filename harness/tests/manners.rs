@@ -6,7 +6,7 @@ use common::{run, told};
 use std::process::Command;
 
 /// Every command that is not hidden.
-const COMMANDS: [&[&str]; 28] = [
+const COMMANDS: [&[&str]; 30] = [
     &[],
     &["run"],
     &["selftest"],
@@ -19,6 +19,8 @@ const COMMANDS: [&[&str]; 28] = [
     &["golden", "bless"],
     &["calibrate"],
     &["trace"],
+    &["depth"],
+    &["power"],
     &["devices"],
     &["model"],
     &["model", "generate"],

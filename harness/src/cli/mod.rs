@@ -6,6 +6,7 @@ mod calibrate;
 mod capture;
 mod cells;
 mod compare;
+mod depth;
 mod devices;
 mod gate;
 mod ggml;
@@ -15,6 +16,7 @@ mod manners;
 mod means;
 mod merge;
 mod model;
+mod power;
 mod report;
 mod run;
 mod selection;
@@ -68,6 +70,10 @@ enum Command {
     Calibrate(Box<calibrate::Args>),
     /// Find the node at which a device parts from the CPU
     Trace(Box<trace::Args>),
+    /// Follow one cell over context lengths, and find those at which it is wrong
+    Depth(Box<depth::Args>),
+    /// Say which differences of accuracies a corpus can find, before a sweep is run
+    Power(power::Args),
     /// List the devices a ggml build offers on this machine
     Devices(devices::Args),
     /// Make and look at model files
@@ -200,6 +206,8 @@ pub fn main() -> std::process::ExitCode {
         Command::Golden(command) => golden::main(&command),
         Command::Calibrate(args) => calibrate::main(&args),
         Command::Trace(args) => trace::main(&args),
+        Command::Depth(args) => depth::main(&args),
+        Command::Power(args) => power::main(&args),
         Command::Devices(args) => devices::main(&args),
         Command::Model(command) => model::main(&command),
         Command::Ggml(command) => ggml::main(&command),
