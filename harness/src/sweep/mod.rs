@@ -6,4 +6,5 @@
 
 pub mod answer;
 pub mod corpus;
+pub mod result;
 pub mod stats;
