@@ -5,6 +5,7 @@
 //! model, no device, no clock.
 
 pub mod answer;
+pub mod arms;
 pub mod corpus;
 pub mod result;
 pub mod stats;

@@ -49,6 +49,9 @@ pub struct Sweep {
     pub environment: Environment,
     /// The arms: each after those it is held against.
     pub arms: Vec<Arm>,
+    /// Combinations of model and device that were asked for and cannot be, with the reason.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<String>,
     /// The items, in the order of the corpora.
     pub items: Vec<Item>,
     /// One row for every item on every arm: item by item, and in the order of the arms.

@@ -77,13 +77,14 @@ pub struct Settings {
     pub limit: Option<u64>,
     /// Which items go through the chat template.
     pub chat: Templates,
-    /// New tokens for items that do not say; without it, the model's settings, else 128.
+    /// New tokens at most, whatever items say. Items that do not say get as many as the model's settings, else 128.
     pub max_tokens: Option<u64>,
     /// Steps of a masked generation; without it, the model's settings, else half the masks.
     pub steps: Option<u64>,
-    /// Tokens of one window when a text is scored.
+    /// Tokens of one window when a text is scored, or the model's context where that is shorter.
     pub context: u64,
-    /// Tokens by which windows follow each other; a token is scored in the first window that has it.
+    /// Tokens by which windows follow each other; a token is scored in the first window that has it. The windows of
+    /// masked models follow each other by their length.
     pub stride: u64,
     /// The share of a text's tokens that are masked when a masked model scores it.
     pub mask_share: f64,

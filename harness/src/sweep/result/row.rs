@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 pub struct Item {
     /// `corpus/item`.
     pub id: String,
+    /// Its place among all that were selected, of all shards, from 0.
+    pub index: u64,
     /// The corpus.
     pub corpus: String,
     /// Its tags, in the order given.
@@ -30,7 +32,10 @@ named_enum! {
     pub enum RowStatus as "row status" {
         /// It was answered, or scored.
         Done = "done",
-        /// It cannot be run on this model: a prompt without tokens, or longer than the model's context.
+        /// It cannot be put to this model: a prompt without tokens, with characters that the vocabulary lacks, or longer
+        /// than the context. No arm of the model has a result.
+        Inapplicable = "inapplicable",
+        /// The build or the device lacks what it takes.
         Unsupported = "unsupported",
         /// It was answered, and not by the device that was selected.
         Fallback = "fallback",
@@ -42,7 +47,7 @@ named_enum! {
         Timeout = "timeout",
         /// The worker or the device ran out of memory.
         OutOfMemory = "out-of-memory",
-        /// It was not run: its reference failed, or its shard is missing.
+        /// It was not run: the shard that has it is missing.
         Missing = "missing",
     }
 }
@@ -70,8 +75,7 @@ pub struct Row {
     /// The likelihood of the text, where it is scored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss: Option<Loss>,
-    /// Figures against each reference, in the order of the arm's pairings; those whose reference has no row that is done
-    /// are left out.
+    /// Figures against each reference, in the order of the arm's pairings; one that has no result itself is left out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub against: Vec<Against>,
     /// Values that are not finite among the arm's own logits.
@@ -151,7 +155,8 @@ pub struct Divergence {
     pub decision: u64,
     /// Its index among the new tokens.
     pub index: u64,
-    /// The smallest margin of the reference's decisions up to this one, in logits: how little it took.
+    /// How little it took, in logits: the lead of the reference's token over the next best. In a masked generation the
+    /// smallest of all decisions up to this one, since an earlier flip changes what later steps see.
     #[serde(with = "crate::figure::MaybeFigure")]
     pub margin: Option<f64>,
     /// The reference's token; `None` where its answer had ended.
