@@ -7,5 +7,11 @@
 pub mod answer;
 pub mod arms;
 pub mod corpus;
+pub mod items;
+pub mod journal;
 pub mod result;
+pub mod rows;
+pub mod run;
 pub mod stats;
+pub mod summary;
+mod verdict;

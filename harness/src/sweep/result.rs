@@ -25,6 +25,7 @@ use crate::plan::{CellId, DeviceSelector, Mode, Options};
 use crate::report::Environment;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// The schema of sweeps that this version writes and reads.
 pub const SCHEMA: &str = "ggml-parity.sweep/1";
@@ -56,6 +57,9 @@ pub struct Sweep {
     pub items: Vec<Item>,
     /// One row for every item on every arm: item by item, and in the order of the arms.
     pub rows: Vec<Row>,
+    /// The text of each token that answers hold, by the name of the model and the token.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub pieces: BTreeMap<String, BTreeMap<u32, String>>,
     /// Arm by arm: all items first, then those of each tag in alphabetical order.
     pub summaries: Vec<Summary>,
     /// How p values were corrected.

@@ -142,6 +142,8 @@ pub struct TaskResult {
     pub tokens: Option<Vec<u32>>,
     /// Whether the last of them ends it.
     pub ended: bool,
+    /// How many decisions the free run made.
+    pub decisions: u64,
     /// The likelihood of the text, where it is scored.
     pub loss: Option<Loss>,
     /// Figures against each reference that was there; the first is its index among [`SweepTask::references`].
@@ -260,6 +262,7 @@ fn compute(
     if let Some(free) = &free {
         let (tokens, ended) = answer_of(&free.tokens, &job.end);
         (result.tokens, result.ended) = (Some(tokens), ended);
+        result.decisions = free.tokens.len() as u64;
         for index in watch.off_track(free) {
             session.renew().map_err(failed)?;
             let mut along = watch.along(index)?;

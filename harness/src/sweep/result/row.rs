@@ -97,6 +97,8 @@ pub struct Answer {
     pub text: String,
     /// Whether the model ended it, rather than the number of tokens.
     pub ended: bool,
+    /// How many decisions were made: the tokens, or all masks of a canvas, those behind the end included.
+    pub decisions: u64,
     /// Whether it is right.
     pub judged: Judgement,
     /// What was looked at: the number, the match, the choice; `None` where the text has none or nothing is expected.

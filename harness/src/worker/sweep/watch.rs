@@ -3,7 +3,7 @@
 
 use super::agreement::parted;
 use super::figures::Figures;
-use super::kept::{Generated, Keeper, Kept};
+use super::kept::{Generated, Keeper, Kept, is_kept};
 use super::{Found, SweepJob, SweepTask, add_since};
 use crate::worker::exchange::int;
 use crate::worker::protocol::{Failure, FailureKind};
@@ -41,7 +41,8 @@ impl Watch {
         let keeper = task.keep.as_deref().map(|base| Keeper::new(base, session, job, task));
         let mut followers = Vec::new();
         for (index, base) in task.references.iter().enumerate() {
-            if let Some(base) = base {
+            // One that failed, in this job or an earlier one, has kept nothing.
+            if let Some(base) = base.as_deref().filter(|base| is_kept(base)) {
                 followers.push((index, Follower::new(Kept::open(base, task)?)));
             }
         }
