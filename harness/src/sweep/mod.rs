@@ -5,6 +5,15 @@
 //! model, no device, no clock.
 
 pub mod answer;
+pub mod answers;
+pub mod arms;
 pub mod corpus;
+pub mod items;
+pub mod journal;
 pub mod power;
+pub mod result;
+pub mod rows;
+pub mod run;
 pub mod stats;
+pub mod summary;
+mod verdict;
