@@ -8,6 +8,7 @@ pub mod answer;
 pub mod answers;
 pub mod arms;
 pub mod corpus;
+pub mod html;
 pub mod items;
 pub mod journal;
 pub mod power;

@@ -232,7 +232,10 @@ mod tests {
 
     #[test]
     fn a_distribution_of_zeros_and_a_curve() {
-        let text = drawn(Unit::Log, vec![row(Figure::Quantiles([0.0; 6])), row(Figure::Quantiles([0.0, 0.0, 1e-9, 1e-6, 1e-3, 0.5]))]);
+        let text = drawn(
+            Unit::Log,
+            vec![row(Figure::Quantiles([0.0; 6])), row(Figure::Quantiles([0.0, 0.0, 1e-9, 1e-6, 1e-3, 0.5]))],
+        );
         assert!(text.contains("0 in every row") && text.contains("class=\"box\""), "{text}");
         let text = drawn(Unit::Plain, vec![row(Figure::Steps(vec![(3.0, 0.5), (9.0, 0.25)]))]);
         assert!(text.contains("class=\"curve\""), "{text}");
