@@ -6,7 +6,7 @@ use common::{run, told};
 use std::process::Command;
 
 /// Every command that is not hidden.
-const COMMANDS: [&[&str]; 30] = [
+const COMMANDS: [&[&str]; 31] = [
     &[],
     &["run"],
     &["selftest"],
@@ -20,6 +20,7 @@ const COMMANDS: [&[&str]; 30] = [
     &["calibrate"],
     &["trace"],
     &["depth"],
+    &["answers"],
     &["power"],
     &["devices"],
     &["model"],

@@ -1,9 +1,11 @@
 //! `ggml-parity power`: what a corpus can find, before a sweep is run.
 
 use super::Failed;
+use crate::sweep::answers;
 use crate::sweep::corpus::{self, Corpus};
-use crate::sweep::power::{Assumption, Question};
+use crate::sweep::power::{Assumption, Measured, Question};
 use crate::verdict::ExitCode;
+use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -11,6 +13,8 @@ Examples:
       the differences of accuracies that 500 problems find, and the items that other differences take
   ggml-parity power --corpus instruct --discordance 0.1 --comparisons 8
       for one of eight arms, where a tenth of the items is expected to flip in either direction
+  ggml-parity power --corpus instruct --measured reports/sweep --difference 3%
+      with the discordances that the arms of an earlier sweep had
   ggml-parity power --items 150 --difference 5% --json
 
 A worked example: a corpus of 224 items, of which a tenth is answered rightly by one arm alone, finds a difference of
@@ -22,11 +26,14 @@ and 157 where nothing but the difference flips answers; noise that flips answers
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
     /// A corpus: arithmetic, instruct, or a file of JSON Lines
-    #[arg(long, value_name = "FILE|NAME", required_unless_present = "items")]
+    #[arg(long, value_name = "FILE|NAME", required_unless_present_any = ["items", "measured"])]
     corpus: Option<String>,
     /// So many items with an answer, instead of a corpus
     #[arg(long, value_name = "N", conflicts_with = "corpus", value_parser = clap::value_parser!(u64).range(1..))]
     items: Option<u64>,
+    /// An earlier sweep, whose discordances are taken, and its accuracy where all references have the same
+    #[arg(long, value_name = "SWEEP", conflicts_with = "discordance")]
+    measured: Option<PathBuf>,
     /// The accuracy that is expected of the reference, as 0.6 or 60%
     #[arg(long, value_name = "SHARE", value_parser = share)]
     accuracy: Option<f64>,
@@ -53,7 +60,15 @@ pub(super) struct Args {
 
 pub(super) fn main(args: &Args) -> Result<ExitCode, Failed> {
     let usage = |error: &dyn std::fmt::Display| Failed::new(ExitCode::Usage, error);
-    let mut question = match (&args.corpus, args.items) {
+    let measured = match &args.measured {
+        Some(path) => {
+            let sweep = answers::read(path).map_err(|error| usage(&error))?;
+            let found = Measured::of(&sweep);
+            Some(found.map_err(|error| usage(&format!("{}: {error}", path.display())))?)
+        }
+        None => None,
+    };
+    let mut question = match (&args.corpus, args.items.or(measured.as_ref().map(|found| found.items))) {
         (Some(given), _) => Question::of(&Corpus::open(given).map_err(|error| usage(&error))?),
         (None, Some(items)) => Question::items(items),
         (None, None) => {
@@ -61,8 +76,10 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failed> {
             return Err(usage(&format!("--corpus or --items is wanted; known corpora: {known}")));
         }
     };
-    question.accuracy = args.accuracy;
-    question.assumptions = args.discordance.iter().map(|&value| (Assumption::Given, value)).collect();
+    question.accuracy = args.accuracy.or(measured.as_ref().and_then(|found| found.accuracy));
+    question.assumptions = measured.map_or_else(Vec::new, |found| found.assumptions);
+    let given = args.discordance.iter().map(|&value| (Assumption::Given, value));
+    question.assumptions.extend(given);
     if !args.difference.is_empty() {
         question.differences.clone_from(&args.difference);
     }

@@ -6,10 +6,13 @@
 //! loses), and *independent* (arms of equal accuracy `a` whose mistakes have nothing to do with each other differ in
 //! `2 a (1 - a)` of the items). An earlier sweep tells what it really was.
 
+use super::answers::labels;
 use super::corpus::Corpus;
+use super::result::{PairSummary, Summary, Sweep};
 use super::stats::power::{BadDesign, Design, Needed, detectable, items_needed, power};
 use super::stats::{Interval, Level, clopper_pearson};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// The schema of the JSON document.
@@ -146,9 +149,63 @@ pub enum BadQuestion {
     /// Nothing to compare.
     #[error("{0}: no item expects an answer, so there is no accuracy that could differ")]
     Nothing(String),
+    /// A sweep that judged nothing on two arms.
+    #[error(
+        "the sweep has no item that is judged on an arm and on its reference, so no discordance was measured"
+    )]
+    Unmeasured,
     /// No comparison at all.
     #[error("comparisons is 0: at least one is wanted")]
     Comparisons,
+}
+
+/// What an earlier sweep tells of the next one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Measured {
+    /// Items that were judged on an arm and on its reference: the most that any pair had.
+    pub items: u64,
+    /// The accuracy of the reference, where all pairs have the same.
+    pub accuracy: Option<f64>,
+    /// Discordances, with the upper end of the interval of each.
+    pub assumptions: Vec<(Assumption, f64)>,
+}
+
+impl Measured {
+    /// What a sweep measured, from the least discordance to the largest; arms that share one are named together.
+    ///
+    /// # Errors
+    /// Where nothing was judged on two arms.
+    pub fn of(sweep: &Sweep) -> Result<Self, BadQuestion> {
+        let labels = labels(sweep);
+        let name = |summary: &Summary, pair: &PairSummary| {
+            let place = sweep.arms.iter().position(|arm| arm.id == summary.arm);
+            let arm = place.map_or_else(|| summary.arm.to_string(), |place| labels[place].clone());
+            format!("{arm} ({})", pair.kind)
+        };
+        let summaries = sweep.summaries.iter().filter(|summary| summary.tag.is_none());
+        let pairs = summaries.flat_map(|summary| summary.against.iter().map(move |pair| (summary, pair)));
+        let mut by_counts: BTreeMap<(u64, u64), Vec<String>> = BTreeMap::new();
+        let mut accuracies: Vec<f64> = Vec::new();
+        for (summary, pair) in pairs.filter(|(_, pair)| pair.counts.items() > 0) {
+            let counts = &pair.counts;
+            by_counts.entry((counts.discordant(), counts.items())).or_default().push(name(summary, pair));
+            accuracies.push(counts.reference_accuracy());
+        }
+        let first = *accuracies.first().ok_or(BadQuestion::Unmeasured)?;
+        let same = accuracies.iter().all(|accuracy| *accuracy == first) && first > 0.0 && first < 1.0;
+        let mut assumptions = Vec::new();
+        for ((discordant, items), arms) in &by_counts {
+            let more = if arms.len() > 1 { format!(" and {} more", arms.len() - 1) } else { String::new() };
+            let arm = format!("{}{more}", arms[0]);
+            let most = clopper_pearson::interval(*discordant, *items, Level::P95).high;
+            if *discordant > 0 {
+                assumptions.push((Assumption::Measured(arm.clone()), *discordant as f64 / *items as f64));
+            }
+            assumptions.push((Assumption::AtMost(arm), most));
+        }
+        let items = by_counts.keys().map(|(_, items)| *items).max().unwrap_or_default();
+        Ok(Self { items, accuracy: same.then_some(first), assumptions })
+    }
 }
 
 impl Question {
@@ -521,6 +578,23 @@ mod tests {
             assert!(many.detectable.unwrap() > alone.detectable.unwrap());
             assert!(many.needed[3].needed.zip(alone.needed[3].needed).is_none_or(|(m, a)| m.items > a.items));
         }
+    }
+
+    /// Eight of eleven items were lost and none gained: 8 / 11, and the upper end of its interval.
+    #[test]
+    fn an_earlier_sweep_tells_discordance_and_accuracy() {
+        let sweep = crate::sweep::html::sample::sample();
+        let found = Measured::of(&sweep).unwrap();
+        assert_eq!((found.items, found.accuracy), (11, None), "a reference that errs nowhere says nothing");
+        let [(Assumption::Measured(arm), share), (Assumption::AtMost(_), most)] = &found.assumptions[..]
+        else {
+            panic!("{found:?}");
+        };
+        assert_eq!((arm.as_str(), *share), ("f32/generate @ Vulkan0 (parity)", 8.0 / 11.0));
+        assert!(*most > 0.9 && *most < 1.0, "{most}");
+        let mut nothing = sweep;
+        nothing.summaries.clear();
+        assert_eq!(Measured::of(&nothing), Err(BadQuestion::Unmeasured));
     }
 
     #[test]

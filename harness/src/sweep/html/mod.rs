@@ -286,4 +286,6 @@ fn settings(view: &View<'_>) -> Markup {
 }
 
 #[cfg(test)]
+pub(in crate::sweep) mod sample;
+#[cfg(test)]
 mod tests;
