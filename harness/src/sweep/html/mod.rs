@@ -174,7 +174,7 @@ fn differences(view: &View<'_>) -> Markup {
             h2 #first-title { "What differs" }
             @if sweep.correction.all_items > 0 {
                 @if all.is_empty() { p { "No arm answers significantly better or worse than what it is held against." } }
-                ol.first.plain-first { @for (arm, pair) in &all { (difference(view, arm, pair, None)) } }
+                @else { ol.first.plain-first { @for (arm, pair) in &all { (difference(view, arm, pair, None)) } } }
                 @if !tagged.is_empty() {
                     h3 { "Among the items of a tag" }
                     ol.first.plain-first {

@@ -2,6 +2,7 @@
 (() => {
   "use strict";
   const AT_A_TIME = 20;
+  const LONG = 500;
   const byId = (id) => document.getElementById(id);
   const data = JSON.parse(byId("data").textContent);
   const [form, list, more, shown] = [byId("find"), byId("items"), byId("more-items"), byId("items-shown")];
@@ -24,7 +25,6 @@
   // The text of an answer, with the tokens marked that the reference has not; one mark for each run of them.
   const marked = (answer, marks) => {
     const node = make("p", "text");
-    node.tabIndex = 0;
     const put = (from, to, tag, className) => {
       const part = answer.tokens.slice(from, to).map((token) => piece(answer.model, token)).join("");
       node.append(tag ? make(tag, className, part) : document.createTextNode(part));
@@ -98,6 +98,14 @@
     return told;
   };
 
+  // A long prompt is folded.
+  const prompt = (words) => {
+    if (words.length <= LONG) return [make("p", "prompt", words)];
+    const rest = make("details");
+    rest.append(make("summary", "", `all ${words.length} characters`), make("p", "prompt", words));
+    return [make("p", "prompt", `${words.slice(0, LONG)}…`), rest];
+  };
+
   const draw = (item) => {
     const box = make("article", "item");
     box.id = `item-${item.id}`;
@@ -107,9 +115,7 @@
     head.append(link);
     box.append(head);
     if (item.tags.length > 0) box.append(make("p", "tags", item.tags.join(" · ")));
-    const prompt = make("p", "prompt", item.prompt);
-    prompt.tabIndex = 0;
-    box.append(prompt);
+    box.append(...prompt(item.prompt));
     if (item.expected !== undefined) {
       const expected = make("p", "more", "expected: ");
       expected.append(make("code", "", item.expected));
