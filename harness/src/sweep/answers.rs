@@ -133,8 +133,8 @@ impl<'a> Answers<'a> {
     #[must_use]
     pub fn differs(&self, item: &OnAllArms<'_>) -> bool {
         self.sweep.arms.iter().zip(&item.of_arm).any(|(arm, own)| {
-            let references = PairingKind::ALL.iter().filter_map(|&kind| self.reference(arm, kind));
-            references.into_iter().any(|reference| {
+            let mut references = PairingKind::ALL.iter().filter_map(|&kind| self.reference(arm, kind));
+            references.any(|reference| {
                 let theirs = item.of_arm[reference];
                 let tokens = |of: &Option<usize>| of.map(|of| &item.distinct[of].answer.tokens);
                 tokens(own) != tokens(&theirs)

@@ -178,7 +178,7 @@ fn differences(view: &View<'_>) -> Markup {
                 @if !tagged.is_empty() {
                     h3 { "Among the items of a tag" }
                     ol.first.plain-first {
-                        @for (tag, found) in &tagged { @for (arm, pair) in found { (difference(view, arm, pair, Some(tag))) } }
+                        @for (tag, found) in &tagged { @for (arm, pair) in found { (difference(view, arm, pair, Some(*tag))) } }
                     }
                 }
             }
