@@ -7,8 +7,12 @@
 pub mod answer;
 pub mod arms;
 pub mod corpus;
+#[cfg(test)]
+pub(crate) mod fixtures;
 pub mod items;
 pub mod journal;
+pub mod merge;
+pub mod render;
 pub mod result;
 pub mod rows;
 pub mod run;
