@@ -9,10 +9,10 @@
 
 use ggml_parity::plan::CellId;
 use ggml_parity::report::Environment;
-use ggml_parity::sweep::html;
+use ggml_parity::sweep::render;
 use ggml_parity::sweep::result::{
-    Against, Answer, Arm, CorpusUse, Correction, Divergence, FILE, Item, Judgement, LogitFigures, Loss,
-    ModelUse, Pairing, PairingKind, Piece, Row, RowStatus, SCHEMA, Settings, Sweep, SweepRun, Templates,
+    Against, Answer, Arm, CorpusUse, Correction, Divergence, Item, Judgement, LogitFigures, Loss, ModelUse,
+    Pairing, PairingKind, Piece, Row, RowStatus, SCHEMA, Settings, Sweep, SweepRun, Templates,
 };
 use ggml_parity::sweep::summary::{set_limit, summarise};
 use std::collections::BTreeMap;
@@ -81,11 +81,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = arguments.next().ok_or("usage: sweep_page FOLDER [ITEMS]")?;
     let count: usize = arguments.next().map_or(Ok(60), |n| n.parse())?;
     let sweep = sweep(count);
-    let folder = Path::new(&folder);
-    std::fs::create_dir_all(folder)?;
-    std::fs::write(folder.join(FILE), serde_json::to_string(&sweep)?)?;
-    std::fs::write(folder.join("index.html"), html::page(&sweep))?;
-    Ok(())
+    Ok(render::write(Path::new(&folder), &sweep)?)
 }
 
 fn id(weights: &str, mode: &str, device: &str) -> CellId {

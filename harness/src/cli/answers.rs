@@ -3,7 +3,8 @@
 use super::Failed;
 use crate::hint;
 use crate::sweep::answers::text::{Marking, item};
-use crate::sweep::answers::{Answers, OnAllArms, read};
+use crate::sweep::answers::{Answers, OnAllArms};
+use crate::sweep::render;
 use crate::sweep::result::PairingKind;
 use crate::verdict::ExitCode;
 use std::path::PathBuf;
@@ -47,7 +48,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn main(args: &Args) -> Result<ExitCode, Failed> {
-    let sweep = read(&args.sweep).map_err(|error| Failed::new(ExitCode::Usage, error))?;
+    let sweep = render::read(&args.sweep).map_err(|error| Failed::new(ExitCode::Usage, error))?;
     let has = |kind| sweep.arms.iter().any(|arm| arm.pairings.iter().any(|pairing| pairing.kind == kind));
     let default = if has(PairingKind::Parity) { PairingKind::Parity } else { PairingKind::Baseline };
     let kind = args.against.unwrap_or(default);

@@ -23,6 +23,8 @@ mod run;
 mod selection;
 mod selftest;
 mod show_steps;
+mod sweep;
+mod sweep_teller;
 mod teller;
 mod trace;
 mod trace_pin;
@@ -54,6 +56,8 @@ struct Cli {
 enum Command {
     /// Run models on devices, compare them with the CPU, write a report
     Run(Box<run::Args>),
+    /// Ask a corpus of models on devices and in modes: accuracy and likelihood, with error bars
+    Sweep(Box<sweep::Args>),
     /// Plant faults into captures and see whether the gate catches them
     Selftest(selftest::Args),
     /// Compute captures of cells, to be compared elsewhere
@@ -138,6 +142,16 @@ fn run_arguments(words: &[String]) -> Result<run::Args, Failed> {
     }
 }
 
+/// The arguments of a `sweep` that was started before.
+fn sweep_arguments(words: &[String]) -> Result<sweep::Args, Failed> {
+    let words = std::iter::once("ggml-parity").chain(words.iter().map(String::as_str));
+    match Cli::try_parse_from(words) {
+        Ok(Cli { command: Command::Sweep(args) }) => Ok(*args),
+        Ok(_) => Err(Failed::new(ExitCode::Usage, "the journal is not of a sweep")),
+        Err(error) => Err(Failed::new(ExitCode::Usage, format!("the arguments in the journal: {error}"))),
+    }
+}
+
 /// The limits of a file, or those that ship.
 fn tolerances(file: Option<&Path>) -> Result<Tolerances, RunError> {
     let Some(path) = file else { return Ok(Tolerances::embedded()) };
@@ -192,15 +206,18 @@ pub fn main() -> std::process::ExitCode {
         Ok(cli) => cli,
         Err(error) => error.exit(),
     };
-    if let Command::Run(args) = &cli.command
-        && args.resume.is_some()
-        && let Some(flag) = beside_resume(&matches)
-    {
+    let resumes = match &cli.command {
+        Command::Run(args) => args.resume.is_some(),
+        Command::Sweep(args) => args.resume.is_some(),
+        _ => false,
+    };
+    if resumes && let Some(flag) = beside_resume(&matches) {
         let words = format!("--resume takes no other argument, and there is {flag}");
         command().error(clap::error::ErrorKind::ArgumentConflict, words).exit();
     }
     let result = match cli.command {
         Command::Run(args) => run::main(&args),
+        Command::Sweep(args) => sweep::main(&args),
         Command::Selftest(args) => selftest::main(&args),
         Command::Capture(args) => capture::main(&args),
         Command::Compare(args) => compare::main(&args),

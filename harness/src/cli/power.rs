@@ -1,16 +1,16 @@
 //! `ggml-parity power`: what a corpus can find, before a sweep is run.
 
 use super::Failed;
-use crate::sweep::answers;
 use crate::sweep::corpus::{self, Corpus};
 use crate::sweep::power::{Assumption, Measured, Question};
+use crate::sweep::render;
 use crate::verdict::ExitCode;
 use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 Examples:
   ggml-parity power --corpus arithmetic --accuracy 0.986
-      the differences of accuracies that 500 problems find, and the items that other differences take
+      the differences of accuracies that 501 problems find, and the items that other differences take
   ggml-parity power --corpus instruct --discordance 0.1 --comparisons 8
       for one of eight arms, where a tenth of the items is expected to flip in either direction
   ggml-parity power --corpus instruct --measured reports/sweep --difference 3%
@@ -62,7 +62,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failed> {
     let usage = |error: &dyn std::fmt::Display| Failed::new(ExitCode::Usage, error);
     let measured = match &args.measured {
         Some(path) => {
-            let sweep = answers::read(path).map_err(|error| usage(&error))?;
+            let sweep = render::read(path).map_err(|error| usage(&error))?;
             let found = Measured::of(&sweep);
             Some(found.map_err(|error| usage(&format!("{}: {error}", path.display())))?)
         }

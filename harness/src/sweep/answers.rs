@@ -2,57 +2,12 @@
 
 pub mod text;
 
-use super::result::{Answer, Arm, FILE, Item, Judgement, PairingKind, Row, RowStatus, SCHEMA, Sweep};
+use super::result::{Answer, Arm, Item, Judgement, PairingKind, Row, RowStatus, Sweep};
 use crate::plan::CellId;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 
 /// Two answers whose differing parts multiply to more than this are not aligned: all of these parts is marked.
 const MOST_ALIGNED: usize = 1 << 20;
-
-/// A file that is no sweep.
-#[derive(Debug, thiserror::Error)]
-pub enum NoSweep {
-    /// The file system refused.
-    #[error("{}: {source}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: std::io::Error,
-    },
-    /// It holds something else.
-    #[error("{}: not a sweep: {source}", path.display())]
-    Malformed {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        source: serde_json::Error,
-    },
-    /// It is of another version.
-    #[error("{}: `schema` is {schema}, expected {SCHEMA}", path.display())]
-    Schema {
-        /// The file.
-        path: PathBuf,
-        /// Its schema.
-        schema: String,
-    },
-}
-
-/// Reads the sweep of a folder, or a file `sweep.json`.
-///
-/// # Errors
-/// A file that cannot be read, or is no sweep; each names it.
-pub fn read(path: &Path) -> Result<Sweep, NoSweep> {
-    let path = if path.is_dir() { path.join(FILE) } else { path.to_owned() };
-    let text = std::fs::read_to_string(&path).map_err(|source| NoSweep::Io { path: path.clone(), source })?;
-    let sweep: Sweep =
-        serde_json::from_str(&text).map_err(|source| NoSweep::Malformed { path: path.clone(), source })?;
-    match sweep.schema == SCHEMA {
-        true => Ok(sweep),
-        false => Err(NoSweep::Schema { path, schema: sweep.schema }),
-    }
-}
 
 /// A sweep whose rows are found by item and arm.
 pub struct Answers<'a> {

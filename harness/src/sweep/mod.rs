@@ -8,10 +8,14 @@ pub mod answer;
 pub mod answers;
 pub mod arms;
 pub mod corpus;
+#[cfg(test)]
+pub(crate) mod fixtures;
 pub mod html;
 pub mod items;
 pub mod journal;
+pub mod merge;
 pub mod power;
+pub mod render;
 pub mod result;
 pub mod rows;
 pub mod run;

@@ -538,14 +538,14 @@ mod tests {
         insta::assert_snapshot!("power_json", question.answer().unwrap().json());
     }
 
-    /// Six losses among five hundred are significant: the probability of at least six is 0.8 at 1.578 %.
+    /// Six losses are significant, and where nothing else flips the power is the probability of at least six of 501.
     #[test]
     fn where_nothing_else_flips_six_losses_are_enough() {
         let found = arithmetic().answer().unwrap().rows[0].detectable.unwrap();
         let fewer: f64 = (0..6)
             .map(|k| {
-                let choose = (0..k).fold(1.0, |c, i| c * f64::from(500 - i) / f64::from(i + 1));
-                choose * found.powi(k) * (1.0 - found).powi(500 - k)
+                let choose = (0..k).fold(1.0, |c, i| c * f64::from(501 - i) / f64::from(i + 1));
+                choose * found.powi(k) * (1.0 - found).powi(501 - k)
             })
             .sum();
         assert!((1.0 - fewer - 0.8).abs() < 1e-4, "{found} {fewer}");

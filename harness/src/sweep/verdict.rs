@@ -28,6 +28,12 @@ impl Sweep {
         fault(ExitCode::Incomplete, with(&[RowStatus::Unsupported]), "are not supported by build or device");
         fault(ExitCode::Diverged, with(&[RowStatus::Fallback]), "were not computed where they were to be");
         fault(ExitCode::Diverged, count(&has_no_figures), "have logits that are not finite");
+        let selected: u64 = self.corpora.iter().map(|corpus| corpus.selected).sum();
+        let absent = selected.saturating_sub(self.items.len() as u64);
+        if self.run.shard.is_none() && absent > 0 {
+            let why = format!("{absent} of {selected} items are missing: their shards were not merged");
+            faults.push((ExitCode::Incomplete, why));
+        }
         let compared = |row: &Row| row.status == RowStatus::Done && !row.against.is_empty();
         if !self.rows.iter().any(compared) {
             faults.push((ExitCode::Incomplete, "nothing was compared".to_owned()));

@@ -22,7 +22,7 @@ const SCRIPT: &str = include_str!("sweep.js");
 const OWN: &str = include_str!("sweep.css");
 
 /// The files that lie beside the page.
-const BESIDE: [&str; 3] = ["sweep.json", "rows.csv", "summary.csv"];
+const BESIDE: [&str; 4] = ["sweep.json", "items.csv", "arms.csv", "summary.md"];
 
 /// A sweep and the names of its arms.
 struct View<'a> {
