@@ -553,24 +553,29 @@ fn rerun(plan: &Plan, id: &CellId) -> Result<String, RunError> {
 
 /// Where a run ran.
 pub(crate) fn environment(plan: &Plan) -> Environment {
+    environment_of(&plan.builds, &plan.cells)
+}
+
+/// What cells ran on.
+pub(crate) fn environment_of<'a>(all: &[Build], cells: impl IntoIterator<Item = &'a CellId>) -> Environment {
     let mut devices: Vec<DeviceInfo> = Vec::new();
-    for id in &plan.cells {
-        let build = plan.builds.iter().find(|build| build.info.name == id.build);
+    for id in cells {
+        let build = all.iter().find(|build| build.info.name == id.build);
         let Some(info) = build.and_then(|build| build.device(&id.device)) else { continue };
         if !devices.contains(info) {
             devices.push(info.clone());
         }
     }
     let mut switches = worker::switches();
-    for build in &plan.builds {
+    for build in all {
         switches.extend(build.environment.clone());
     }
-    let cpu = plan.builds.iter().find_map(|build| build.device(&DeviceSelector::cpu()));
+    let cpu = all.iter().find_map(|build| build.device(&DeviceSelector::cpu()));
     Environment {
         os: std::env::consts::OS.to_owned(),
         arch: std::env::consts::ARCH.to_owned(),
         cpu: cpu.map(|device| device.description.clone()),
-        builds: plan.builds.iter().map(|build| build.info.clone()).collect(),
+        builds: all.iter().map(|build| build.info.clone()).collect(),
         devices,
         switches,
     }

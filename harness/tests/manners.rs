@@ -6,7 +6,7 @@ use common::{run, told};
 use std::process::Command;
 
 /// Every command that is not hidden.
-const COMMANDS: [&[&str]; 28] = [
+const COMMANDS: [&[&str]; 31] = [
     &[],
     &["run"],
     &["selftest"],
@@ -19,6 +19,9 @@ const COMMANDS: [&[&str]; 28] = [
     &["golden", "bless"],
     &["calibrate"],
     &["trace"],
+    &["depth"],
+    &["answers"],
+    &["power"],
     &["devices"],
     &["model"],
     &["model", "generate"],

@@ -1,11 +1,13 @@
 //! The command line: one file a subcommand.
 
 mod announce;
+mod answers;
 mod cache;
 mod calibrate;
 mod capture;
 mod cells;
 mod compare;
+mod depth;
 mod devices;
 mod gate;
 mod ggml;
@@ -15,11 +17,14 @@ mod manners;
 mod means;
 mod merge;
 mod model;
+mod power;
 mod report;
 mod run;
 mod selection;
 mod selftest;
 mod show_steps;
+mod sweep;
+mod sweep_teller;
 mod teller;
 mod trace;
 mod trace_pin;
@@ -51,6 +56,8 @@ struct Cli {
 enum Command {
     /// Run models on devices, compare them with the CPU, write a report
     Run(Box<run::Args>),
+    /// Ask a corpus of models on devices and in modes: accuracy and likelihood, with error bars
+    Sweep(Box<sweep::Args>),
     /// Plant faults into captures and see whether the gate catches them
     Selftest(selftest::Args),
     /// Compute captures of cells, to be compared elsewhere
@@ -68,6 +75,12 @@ enum Command {
     Calibrate(Box<calibrate::Args>),
     /// Find the node at which a device parts from the CPU
     Trace(Box<trace::Args>),
+    /// Follow one cell over context lengths, and find those at which it is wrong
+    Depth(Box<depth::Args>),
+    /// Show the answers of a sweep, the same item side by side on all arms
+    Answers(answers::Args),
+    /// Say which differences of accuracies a corpus can find, before a sweep is run
+    Power(power::Args),
     /// List the devices a ggml build offers on this machine
     Devices(devices::Args),
     /// Make and look at model files
@@ -129,6 +142,16 @@ fn run_arguments(words: &[String]) -> Result<run::Args, Failed> {
     }
 }
 
+/// The arguments of a `sweep` that was started before.
+fn sweep_arguments(words: &[String]) -> Result<sweep::Args, Failed> {
+    let words = std::iter::once("ggml-parity").chain(words.iter().map(String::as_str));
+    match Cli::try_parse_from(words) {
+        Ok(Cli { command: Command::Sweep(args) }) => Ok(*args),
+        Ok(_) => Err(Failed::new(ExitCode::Usage, "the journal is not of a sweep")),
+        Err(error) => Err(Failed::new(ExitCode::Usage, format!("the arguments in the journal: {error}"))),
+    }
+}
+
 /// The limits of a file, or those that ship.
 fn tolerances(file: Option<&Path>) -> Result<Tolerances, RunError> {
     let Some(path) = file else { return Ok(Tolerances::embedded()) };
@@ -183,15 +206,18 @@ pub fn main() -> std::process::ExitCode {
         Ok(cli) => cli,
         Err(error) => error.exit(),
     };
-    if let Command::Run(args) = &cli.command
-        && args.resume.is_some()
-        && let Some(flag) = beside_resume(&matches)
-    {
+    let resumes = match &cli.command {
+        Command::Run(args) => args.resume.is_some(),
+        Command::Sweep(args) => args.resume.is_some(),
+        _ => false,
+    };
+    if resumes && let Some(flag) = beside_resume(&matches) {
         let words = format!("--resume takes no other argument, and there is {flag}");
         command().error(clap::error::ErrorKind::ArgumentConflict, words).exit();
     }
     let result = match cli.command {
         Command::Run(args) => run::main(&args),
+        Command::Sweep(args) => sweep::main(&args),
         Command::Selftest(args) => selftest::main(&args),
         Command::Capture(args) => capture::main(&args),
         Command::Compare(args) => compare::main(&args),
@@ -200,6 +226,9 @@ pub fn main() -> std::process::ExitCode {
         Command::Golden(command) => golden::main(&command),
         Command::Calibrate(args) => calibrate::main(&args),
         Command::Trace(args) => trace::main(&args),
+        Command::Depth(args) => depth::main(&args),
+        Command::Answers(args) => answers::main(&args),
+        Command::Power(args) => power::main(&args),
         Command::Devices(args) => devices::main(&args),
         Command::Model(command) => model::main(&command),
         Command::Ggml(command) => ggml::main(&command),

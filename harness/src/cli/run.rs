@@ -211,9 +211,10 @@ fn go(args: &Args, journal: Option<Journal>) -> Result<ExitCode, Failed> {
 }
 
 /// What shells report of a program that ended on an interrupt.
-const INTERRUPTED: i32 = 130;
+pub(super) const INTERRUPTED: i32 = 130;
 
-fn quoted(path: &Path) -> String {
+/// A path as a shell takes it.
+pub(super) fn quoted(path: &Path) -> String {
     let path = path.to_string_lossy();
     shlex::try_quote(&path).map_or_else(|_| path.clone().into_owned(), |quoted| quoted.into_owned())
 }

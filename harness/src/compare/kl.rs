@@ -91,7 +91,7 @@ impl Distributions {
 }
 
 /// KL(ref || x) and H(x) - H(ref) of two rows of logits. An infinity that both hold is left out.
-fn divergence(reference: &[f64], test: &[f64]) -> (f64, f64) {
+pub(crate) fn divergence(reference: &[f64], test: &[f64]) -> (f64, f64) {
     let scored =
         || reference.iter().copied().zip(test.iter().copied()).filter(|(r, x)| r.is_finite() || r != x);
     if scored().next().is_none() {
@@ -117,7 +117,7 @@ fn divergence(reference: &[f64], test: &[f64]) -> (f64, f64) {
 }
 
 /// log(sum(exp(v))), shifted by the maximum.
-fn log_sum_exp<I: Iterator<Item = f64>>(values: impl Fn() -> I) -> f64 {
+pub(crate) fn log_sum_exp<I: Iterator<Item = f64>>(values: impl Fn() -> I) -> f64 {
     let max = values().fold(f64::NEG_INFINITY, worse);
     max + values().map(|v| (v - max).exp()).sum::<f64>().ln()
 }

@@ -19,10 +19,12 @@ pub use error::CompareError;
 pub use expected::Expected;
 pub use greedy::{FirstDifference, Greedy};
 pub use kl::Distribution;
+pub(crate) use kl::{divergence, log_sum_exp};
 pub use kv::{BadCache, KvNmse, LayerNmse, WorstCache};
 pub use nmse::{LogitsNmse, Nmse, WorstRow};
 pub use nonfinite::{NonFinite, NonFiniteCounts, NonFinitePlace};
 pub use steps::{BadStep, StepKv, StepNmse, Steps};
+pub(crate) use top_token::Top;
 pub use top_token::{Mismatch, MismatchKind, TopToken};
 
 use crate::capture::{CaptureReader, KvSet};

@@ -78,13 +78,13 @@ pub(super) fn allowed_noise(limit: f64, mean_square: f64) -> f64 {
 
 /// The first largest value of a row and the margin to the second; `None` when the row has a NaN.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Top {
-    pub(super) token: usize,
-    pub(super) margin: f64,
+pub(crate) struct Top {
+    pub(crate) token: usize,
+    pub(crate) margin: f64,
 }
 
 impl Top {
-    pub(super) fn of(row: &[f64]) -> Option<Self> {
+    pub(crate) fn of(row: &[f64]) -> Option<Self> {
         let (mut token, mut first, mut second) = (0, f64::NEG_INFINITY, f64::NEG_INFINITY);
         for (index, &value) in row.iter().enumerate() {
             if value.is_nan() {

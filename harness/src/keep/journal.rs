@@ -7,6 +7,7 @@
 use super::Source;
 use crate::plan::CellId;
 use crate::worker::Ended;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -28,8 +29,13 @@ pub enum JournalError {
         source: std::io::Error,
     },
     /// There is nothing to go on with.
-    #[error("{}: no interrupted run: there is no {FILE}", .0.display())]
-    NoRun(PathBuf),
+    #[error("{}: no interrupted run: there is no {file}", folder.display())]
+    NoRun {
+        /// The folder.
+        folder: PathBuf,
+        /// The file that would be there.
+        file: &'static str,
+    },
     /// A line that no run wrote.
     #[error("{}:{line}: {why}", path.display())]
     Malformed {
@@ -136,11 +142,88 @@ struct Entry {
     ended: Ended,
 }
 
-/// An open journal.
-pub struct Journal {
+/// A file that begins with a [`Head`] and grows line by line.
+pub(crate) struct Log {
     path: PathBuf,
     file: File,
     head: Head,
+}
+
+impl Log {
+    /// Begins a file in `folder`. One that is there already belongs to another run and is overwritten.
+    pub(crate) fn begin(folder: &Path, name: &'static str, head: Head) -> Result<Self, JournalError> {
+        let path = folder.join(name);
+        let file = File::create(&path).map_err(|source| JournalError::Io { path: path.clone(), source })?;
+        let mut log = Self { path, file, head };
+        let line = serde_json::to_string(&log.head).expect("a head is plain data");
+        log.append(&line)?;
+        Ok(log)
+    }
+
+    /// Opens the file of an interrupted run in `folder`, with its entries.
+    pub(crate) fn resume<E: DeserializeOwned>(
+        folder: &Path,
+        name: &'static str,
+    ) -> Result<(Self, Vec<E>), JournalError> {
+        let path = folder.join(name);
+        let none = || JournalError::NoRun { folder: folder.to_owned(), file: name };
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Err(none()),
+            Err(source) => return Err(JournalError::Io { path, source }),
+        };
+        let malformed =
+            |line: usize, why: String| JournalError::Malformed { path: path.clone(), line: line + 1, why };
+        // What follows the last line break was cut short.
+        let whole = text.rfind('\n').map_or(0, |end| end + 1);
+        let mut lines = text[..whole].lines().enumerate();
+        let (_, first) = lines.next().ok_or_else(none)?;
+        let head: Head = serde_json::from_str(first).map_err(|error| malformed(0, error.to_string()))?;
+        if head.schema != SCHEMA {
+            return Err(malformed(0, format!("`schema` is {}, expected {SCHEMA}", head.schema)));
+        }
+        let entry = |(number, line)| {
+            serde_json::from_str(line)
+                .map_err(|error: serde_json::Error| malformed(number, error.to_string()))
+        };
+        let entries = lines.map(entry).collect::<Result<Vec<E>, _>>()?;
+        let io = |source| JournalError::Io { path: path.clone(), source };
+        let file = OpenOptions::new().append(true).open(&path).map_err(io)?;
+        file.set_len(whole as u64).map_err(io)?;
+        Ok((Self { path, file, head }, entries))
+    }
+
+    /// What the first line says.
+    pub(crate) fn head(&self) -> &Head {
+        &self.head
+    }
+
+    /// Checks that the interrupted run is this one.
+    pub(crate) fn check(&self, now: &Identity) -> Result<(), JournalError> {
+        match self.head.identity.difference(now) {
+            None => Ok(()),
+            Some((field, before, now)) => {
+                Err(JournalError::Changed { path: self.path.clone(), field, before, now })
+            }
+        }
+    }
+
+    /// Adds a line of JSON.
+    pub(crate) fn append(&mut self, line: &str) -> Result<(), JournalError> {
+        let io = |source| JournalError::Io { path: self.path.clone(), source };
+        self.file.write_all(format!("{line}\n").as_bytes()).map_err(io)?;
+        self.file.sync_data().map_err(io)
+    }
+
+    /// Removes the file: the run has its report.
+    pub(crate) fn close(self) -> Result<(), JournalError> {
+        std::fs::remove_file(&self.path).map_err(|source| JournalError::Io { path: self.path, source })
+    }
+}
+
+/// An open journal.
+pub struct Journal {
+    log: Log,
     ended: BTreeMap<CellId, (Ended, Source)>,
 }
 
@@ -150,12 +233,7 @@ impl Journal {
     /// # Errors
     /// The file system's.
     pub fn begin(folder: &Path, head: Head) -> Result<Self, JournalError> {
-        let path = folder.join(FILE);
-        let file = File::create(&path).map_err(|source| JournalError::Io { path: path.clone(), source })?;
-        let mut journal = Self { path, file, head, ended: BTreeMap::new() };
-        let line = serde_json::to_string(&journal.head).expect("a head is plain data");
-        journal.append(&line)?;
-        Ok(journal)
+        Ok(Self { log: Log::begin(folder, FILE, head)?, ended: BTreeMap::new() })
     }
 
     /// Opens the journal of an interrupted run in `folder`.
@@ -163,40 +241,15 @@ impl Journal {
     /// # Errors
     /// Where there is none, or it cannot be read.
     pub fn resume(folder: &Path) -> Result<Self, JournalError> {
-        let path = folder.join(FILE);
-        let text = match std::fs::read_to_string(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                return Err(JournalError::NoRun(folder.to_owned()));
-            }
-            Err(source) => return Err(JournalError::Io { path, source }),
-        };
-        let malformed =
-            |line: usize, why: String| JournalError::Malformed { path: path.clone(), line: line + 1, why };
-        // What follows the last line break was cut short.
-        let whole = text.rfind('\n').map_or(0, |end| end + 1);
-        let mut lines = text[..whole].lines().enumerate();
-        let (_, first) = lines.next().ok_or_else(|| JournalError::NoRun(folder.to_owned()))?;
-        let head: Head = serde_json::from_str(first).map_err(|error| malformed(0, error.to_string()))?;
-        if head.schema != SCHEMA {
-            return Err(malformed(0, format!("`schema` is {}, expected {SCHEMA}", head.schema)));
-        }
-        let mut ended = BTreeMap::new();
-        for (number, line) in lines {
-            let entry: Entry =
-                serde_json::from_str(line).map_err(|error| malformed(number, error.to_string()))?;
-            ended.insert(entry.cell, (entry.ended, entry.source));
-        }
-        let io = |source| JournalError::Io { path: path.clone(), source };
-        let file = OpenOptions::new().append(true).open(&path).map_err(io)?;
-        file.set_len(whole as u64).map_err(io)?;
-        Ok(Self { path, file, head, ended })
+        let (log, entries) = Log::resume::<Entry>(folder, FILE)?;
+        let ended = entries.into_iter().map(|entry| (entry.cell, (entry.ended, entry.source))).collect();
+        Ok(Self { log, ended })
     }
 
     /// What the first line says.
     #[must_use]
     pub fn head(&self) -> &Head {
-        &self.head
+        self.log.head()
     }
 
     /// Checks that the interrupted run is this one.
@@ -204,12 +257,7 @@ impl Journal {
     /// # Errors
     /// What differs.
     pub fn check(&self, now: &Identity) -> Result<(), JournalError> {
-        match self.head.identity.difference(now) {
-            None => Ok(()),
-            Some((field, before, now)) => {
-                Err(JournalError::Changed { path: self.path.clone(), field, before, now })
-            }
-        }
+        self.log.check(now)
     }
 
     /// What has ended, and where each capture came from.
@@ -230,7 +278,7 @@ impl Journal {
     pub fn note(&mut self, id: &CellId, ended: &Ended, source: Source) -> Result<(), JournalError> {
         let entry = Entry { cell: id.clone(), source, ended: ended.clone() };
         let line = serde_json::to_string(&entry).expect("an entry is plain data");
-        self.append(&line)?;
+        self.log.append(&line)?;
         self.ended.insert(id.clone(), (ended.clone(), source));
         Ok(())
     }
@@ -240,13 +288,7 @@ impl Journal {
     /// # Errors
     /// The file system's.
     pub fn close(self) -> Result<(), JournalError> {
-        std::fs::remove_file(&self.path).map_err(|source| JournalError::Io { path: self.path, source })
-    }
-
-    fn append(&mut self, line: &str) -> Result<(), JournalError> {
-        let io = |source| JournalError::Io { path: self.path.clone(), source };
-        self.file.write_all(format!("{line}\n").as_bytes()).map_err(io)?;
-        self.file.sync_data().map_err(io)
+        self.log.close()
     }
 }
 

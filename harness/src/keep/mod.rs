@@ -7,6 +7,7 @@ mod journal;
 mod ledger;
 mod store;
 
+pub(crate) use journal::Log;
 pub use journal::{Head, Identity, Journal, JournalError};
 pub(crate) use ledger::{Ledger, Parts};
 pub use store::{CaptureStore, DEFAULT_LIMIT, Key, StoreError, Stored, executable_digest, trajectory};

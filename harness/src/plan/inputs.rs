@@ -104,7 +104,20 @@ pub fn inputs(model: &ResolvedModel, case: &Case, wishes: &Wishes) -> Result<Inp
 
 fn tokenise(model: &ResolvedModel, text: &str) -> Result<Vec<u32>, ModelError> {
     let tokenizer = Tokenizer::from_gguf(&model.model.file)?;
-    let mut tokens = tokenizer.encode(text)?;
+    let tokens = padded(model, tokenizer.encode(text)?)?;
+    if tokens.is_empty() {
+        return Err(ModelError::Setting {
+            name: model.name.clone(),
+            field: "prompt",
+            value: text.to_owned(),
+            why: "no token is left of it".to_owned(),
+        });
+    }
+    Ok(tokens)
+}
+
+/// A prompt padded as the manifest says.
+pub(crate) fn padded(model: &ResolvedModel, mut tokens: Vec<u32>) -> Result<Vec<u32>, ModelError> {
     if let Some(pad) = &model.settings.pad_left {
         let h = &model.model.hparams;
         let token = match pad.token.as_str() {
@@ -121,14 +134,6 @@ fn tokenise(model: &ResolvedModel, text: &str) -> Result<Vec<u32>, ModelError> {
         })?;
         let missing = pad.to.saturating_sub(tokens.len());
         tokens.splice(0..0, std::iter::repeat_n(token, missing));
-    }
-    if tokens.is_empty() {
-        return Err(ModelError::Setting {
-            name: model.name.clone(),
-            field: "prompt",
-            value: text.to_owned(),
-            why: "no token is left of it".to_owned(),
-        });
     }
     Ok(tokens)
 }

@@ -128,16 +128,23 @@ const COLUMNS: &[Column] = &[
 
 /// The report's cells as CSV with a heading; the last column is the run that a cell is of.
 pub fn render(report: &Report) -> String {
-    let heading = COLUMNS.iter().map(|(name, _)| *name).chain(["run"]).map(str::to_owned).collect();
-    let row = |cell: &Cell| {
-        let run = report.part_of(&cell.id).map_or(&report.run, |part| &part.run);
-        COLUMNS.iter().map(|(_, value)| value(cell)).chain([run.name.clone()]).collect()
-    };
-    table(heading, report.cells.iter().map(row))
+    let run = |cell: &Cell| report.part_of(&cell.id).map_or(&report.run, |part| &part.run).name.clone();
+    let row = |cell| values(cell).chain([run(cell)]).collect();
+    table(headings().chain(["run".to_owned()]).collect(), report.cells.iter().map(row))
+}
+
+/// The names of a cell's columns.
+pub(crate) fn headings() -> impl Iterator<Item = String> {
+    COLUMNS.iter().map(|(name, _)| (*name).to_owned())
+}
+
+/// What stands in a cell's columns.
+pub(crate) fn values(cell: &Cell) -> impl Iterator<Item = String> + '_ {
+    COLUMNS.iter().map(|(_, value)| value(cell))
 }
 
 /// A heading and rows of its length as CSV.
-pub(super) fn table(heading: Vec<String>, rows: impl Iterator<Item = Vec<String>>) -> String {
+pub(crate) fn table(heading: Vec<String>, rows: impl Iterator<Item = Vec<String>>) -> String {
     let mut writer = csv::Writer::from_writer(Vec::new());
     for row in std::iter::once::<Vec<String>>(heading).chain(rows) {
         writer.write_record(&row).expect("rows of one length go into memory");

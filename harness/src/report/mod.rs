@@ -19,7 +19,7 @@ pub use crate::verdict::{Arm, Attribution};
 pub use model::{ByArm, Cell, Environment, Part, Report, ReportError, Run, SCHEMA, ShardOf, Work};
 
 use crate::atomic;
-pub(crate) use format::scientific;
+pub(crate) use format::{one_line, scientific};
 use std::io;
 use std::path::Path;
 
@@ -61,6 +61,6 @@ pub fn read(path: &Path) -> Result<Report, ReportError> {
 }
 
 #[cfg(test)]
-mod fixtures;
+pub(crate) mod fixtures;
 #[cfg(test)]
 mod tests;

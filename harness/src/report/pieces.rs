@@ -31,7 +31,7 @@ fn named(metrics: &Metrics) -> BTreeSet<u64> {
 }
 
 /// One token's text. A part of a character is no text of its own, and is written as the vocabulary spells it.
-fn piece(tokenizer: &Tokenizer, id: u64) -> Option<String> {
+pub(crate) fn piece(tokenizer: &Tokenizer, id: u64) -> Option<String> {
     let id = u32::try_from(id).ok()?;
     let spelled = tokenizer.token_text(id)?;
     let text = tokenizer.decode_with(&[id], SpecialTokens::Render);

@@ -160,6 +160,16 @@ impl Expected {
     }
 }
 
+impl std::fmt::Display for Expected {
+    /// The answer, or the regular expression between slashes.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Pattern(pattern) => write!(f, "/{pattern}/"),
+            other => f.write_str(other.answer().unwrap_or_default()),
+        }
+    }
+}
+
 /// An expression for a choice that no letter or digit continues.
 fn whole_word(choice: &str) -> String {
     let edge = |c: Option<char>| if c.is_some_and(|c| c.is_alphanumeric() || c == '_') { r"\b" } else { "" };

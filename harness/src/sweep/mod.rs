@@ -5,5 +5,20 @@
 //! model, no device, no clock.
 
 pub mod answer;
+pub mod answers;
+pub mod arms;
 pub mod corpus;
+#[cfg(test)]
+pub(crate) mod fixtures;
+pub mod html;
+pub mod items;
+pub mod journal;
+pub mod merge;
+pub mod power;
+pub mod render;
+pub mod result;
+pub mod rows;
+pub mod run;
 pub mod stats;
+pub mod summary;
+mod verdict;

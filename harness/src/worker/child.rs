@@ -4,11 +4,12 @@ use super::execute::{Loaded, execute};
 use super::memory::{self, MemoryLimit};
 use super::oracle;
 use super::protocol::{Event, Failure, FailureKind, Job, JobCell, Probed, ProbedDevice, ProbedFile, RunJob};
-use super::trace;
+use super::{sweep, trace};
 use crate::capture::{DeviceInfo, DeviceKind};
 use crate::plan::DeviceSelector;
 use crate::verdict::ExitCode;
 use ggml_sys::{Device, Ggml, Selection};
+use serde::Serialize;
 use std::io::{BufRead, Write};
 use std::path::Path;
 
@@ -47,6 +48,7 @@ pub fn main(memory: Option<MemoryLimit>) -> ExitCode {
         }
         Job::Trace(job) => one(&job.run, |ggml| trace::trace(ggml, &job)),
         Job::Replay(job) => one(&job.run, |ggml| trace::replay(ggml, &job)),
+        Job::Sweep(job) => open(&job.folder, &job.device).and_then(|ggml| sweep::execute(ggml, &job, tell)),
     };
     match done {
         Ok(()) => ExitCode::Success,
@@ -63,8 +65,13 @@ pub fn main(memory: Option<MemoryLimit>) -> ExitCode {
     }
 }
 
-/// One event, one line, at once: the parent must see what was said before a crash.
+/// Says something of a cell.
 fn say(event: &Event) {
+    tell(event);
+}
+
+/// One event, one line, at once: the parent must see what was said before a crash.
+fn tell<I: Serialize>(event: &Event<I>) {
     let line = serde_json::to_string(event).expect("events are plain data");
     let mut out = std::io::stdout().lock();
     if writeln!(out, "{line}").and_then(|()| out.flush()).is_err() {
@@ -72,19 +79,19 @@ fn say(event: &Event) {
     }
 }
 
-/// The build of a job, with the libraries that its device needs.
-fn open(job: &RunJob) -> Result<&'static Ggml, Failure> {
-    let selection = match (&job.device.variant, job.device.base.as_str()) {
+/// The build in `folder`, with the libraries that `device` needs.
+fn open(folder: &Path, device: &DeviceSelector) -> Result<&'static Ggml, Failure> {
+    let selection = match (&device.variant, device.base.as_str()) {
         (Some(variant), _) => Selection::CpuVariant(variant.clone()),
         (None, "CPU") => Selection::Cpu,
         _ => Selection::Everything,
     };
-    Ggml::open(&job.folder, &selection).map_err(|error| Failure::from(&error))
+    Ggml::open(folder, &selection).map_err(|error| Failure::from(&error))
 }
 
 /// Does what concerns the one cell of `job`.
 fn one(job: &RunJob, what: impl FnOnce(&'static Ggml) -> Result<(), Failure>) -> Result<(), Failure> {
-    let ggml = open(job)?;
+    let ggml = open(&job.folder, &job.device)?;
     let Some(id) = job.cells.first().map(|cell| cell.id.clone()) else { return Ok(()) };
     say(&Event::Started(id.clone()));
     match what(ggml) {
@@ -95,7 +102,7 @@ fn one(job: &RunJob, what: impl FnOnce(&'static Ggml) -> Result<(), Failure>) ->
 }
 
 fn run(job: &RunJob) -> Result<(), Failure> {
-    let ggml = open(job)?;
+    let ggml = open(&job.folder, &job.device)?;
     let mut loaded: Option<Loaded> = None;
     for cell in &job.cells {
         say(&Event::Started(cell.id.clone()));

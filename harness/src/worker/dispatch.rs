@@ -4,6 +4,7 @@ use super::death::{self, Death, Remains};
 use super::memory::MemoryLimit;
 use super::protocol::{Event, Failure, FailureKind, Job, JobCell, RunJob};
 use crate::plan::CellId;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -39,15 +40,39 @@ pub enum Ended {
     TimedOut(Duration),
 }
 
-/// What is told while workers run.
+/// What is told while workers run, of cells or of other tasks.
 #[derive(Debug)]
-pub enum Progress<'a> {
+pub enum Progress<'a, I = CellId> {
     /// A cell begins.
-    Started(&'a CellId),
+    Started(&'a I),
     /// A cell has ended.
-    Ended(&'a CellId, &'a Ended),
+    Ended(&'a I, &'a Ended),
     /// Something that costs time and changes no result.
     Warning(&'a str),
+}
+
+/// What a worker does one after the other, each with a result of its own.
+pub(super) trait Task: Clone {
+    /// What tells it from the others of its job.
+    type Id: Clone + Ord + Serialize + DeserializeOwned + Send + 'static;
+
+    /// Its id.
+    fn id(&self) -> &Self::Id;
+
+    /// How the worker before died at it, where this is the second try.
+    fn lost(&mut self) -> &mut Option<String>;
+}
+
+impl Task for JobCell {
+    type Id = CellId;
+
+    fn id(&self) -> &CellId {
+        &self.id
+    }
+
+    fn lost(&mut self) -> &mut Option<String> {
+        &mut self.lost
+    }
 }
 
 /// Runs all cells of `job`. A worker that hangs or is killed ends the cell it was at; another goes on with
@@ -97,20 +122,20 @@ pub fn one(
     Ok(ended.pop_first().map_or_else(lost, |(_, ended)| ended))
 }
 
-/// Starts workers until every cell has ended; `part` makes the job of those that are left.
-fn follow(
+/// Starts workers until every task has ended; `part` makes the job of those that are left.
+pub(super) fn follow<T: Task>(
     workplace: &Workplace,
-    cells: &[JobCell],
-    part: impl Fn(Vec<JobCell>) -> Job,
+    tasks: &[T],
+    part: impl Fn(Vec<T>) -> Job,
     environment: &BTreeMap<String, String>,
-    mut progress: impl FnMut(Progress<'_>),
-) -> Result<BTreeMap<CellId, Ended>, Failure> {
+    mut progress: impl FnMut(Progress<'_, T::Id>),
+) -> Result<BTreeMap<T::Id, Ended>, Failure> {
     let mut ended = BTreeMap::new();
-    let mut left = cells.to_vec();
+    let mut left = tasks.to_vec();
     while !left.is_empty() {
         let part = part(left.clone());
         let mut worker = Worker::start(workplace, &part, environment)?;
-        let mut current: Option<CellId> = None;
+        let mut current: Option<T::Id> = None;
         let mut fatal = None;
         let stop = loop {
             match worker.next(workplace.time_limit) {
@@ -143,26 +168,30 @@ fn follow(
             return Err(failure);
         }
         // A worker that dies between cells has died at the next one; so every worker ends at least one cell.
-        let at =
-            current.or_else(|| left.iter().map(|cell| &cell.id).find(|id| !ended.contains_key(*id)).cloned());
-        left.retain(|cell| !ended.contains_key(&cell.id));
+        let at = current.or_else(|| left.iter().map(Task::id).find(|id| !ended.contains_key(*id)).cloned());
+        left.retain(|task| !ended.contains_key(task.id()));
         let Some(id) = at else { continue };
-        let again = left.iter_mut().find(|cell| cell.id == id && cell.lost.is_none());
+        let again = left.iter_mut().find(|task| *task.id() == id).map(Task::lost);
         match (stop, again) {
-            (Ended::Crashed(death), Some(cell)) if death.may_be_chance() => {
-                cell.lost = Some(death.to_string());
+            (Ended::Crashed(death), Some(lost @ None)) if death.may_be_chance() => {
+                *lost = Some(death.to_string());
             }
             (stop, _) => {
                 end(&mut ended, &mut progress, id.clone(), stop);
-                left.retain(|cell| cell.id != id);
+                left.retain(|task| *task.id() != id);
             }
         }
     }
     Ok(ended)
 }
 
-/// Records how a cell ended.
-fn end(ended: &mut BTreeMap<CellId, Ended>, progress: &mut impl FnMut(Progress<'_>), id: CellId, how: Ended) {
+/// Records how a task ended.
+fn end<I: Ord>(
+    ended: &mut BTreeMap<I, Ended>,
+    progress: &mut impl FnMut(Progress<'_, I>),
+    id: I,
+    how: Ended,
+) {
     progress(Progress::Ended(&id, &how));
     ended.insert(id, how);
 }
@@ -173,7 +202,7 @@ pub(super) fn ask(
     job: &Job,
     environment: &BTreeMap<String, String>,
 ) -> Result<Event, Failure> {
-    let mut worker = Worker::start(workplace, job, environment)?;
+    let mut worker: Worker<CellId> = Worker::start(workplace, job, environment)?;
     match worker.next(workplace.time_limit) {
         Said::Event(event) => Ok(*event),
         Said::Nothing => {
@@ -188,22 +217,22 @@ pub(super) fn ask(
 }
 
 /// What a worker said, or that it said nothing in time, or that it is gone.
-enum Said {
-    Event(Box<Event>),
+enum Said<I> {
+    Event(Box<Event<I>>),
     Nothing,
     End,
 }
 
-struct Worker {
+struct Worker<I> {
     child: Child,
-    events: Receiver<Event>,
+    events: Receiver<Event<I>>,
     stderr: PathBuf,
     started: Instant,
     memory_limit: Option<u64>,
     oom_kills: Option<u64>,
 }
 
-impl Worker {
+impl<I: DeserializeOwned + Send + 'static> Worker<I> {
     fn start(
         workplace: &Workplace,
         job: &Job,
@@ -243,7 +272,7 @@ impl Worker {
         std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
                 // Drivers print to standard output too; what is no event is theirs.
-                if let Ok(event) = serde_json::from_str::<Event>(&line)
+                if let Ok(event) = serde_json::from_str::<Event<I>>(&line)
                     && send.send(event).is_err()
                 {
                     break;
@@ -253,18 +282,12 @@ impl Worker {
         Ok(Self { child, events, stderr, started: Instant::now(), memory_limit, oom_kills })
     }
 
-    fn next(&mut self, limit: Duration) -> Said {
+    fn next(&mut self, limit: Duration) -> Said<I> {
         match self.events.recv_timeout(limit) {
             Ok(event) => Said::Event(Box::new(event)),
             Err(RecvTimeoutError::Timeout) => Said::Nothing,
             Err(RecvTimeoutError::Disconnected) => Said::End,
         }
-    }
-
-    fn kill(&mut self) {
-        // It may have ended by itself in the meantime.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 
     /// How a worker that is gone has died.
@@ -282,7 +305,15 @@ impl Worker {
     }
 }
 
-impl Drop for Worker {
+impl<I> Worker<I> {
+    fn kill(&mut self) {
+        // It may have ended by itself in the meantime.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl<I> Drop for Worker<I> {
     fn drop(&mut self) {
         self.kill();
         // Kept only while it may be quoted.

@@ -193,7 +193,7 @@ fn draft(
     Ok(session)
 }
 
-fn session_options(options: &Options, threads: usize) -> runtime::Options {
+pub(super) fn session_options(options: &Options, threads: usize) -> runtime::Options {
     runtime::Options {
         threads: options.threads.map_or(threads, |n| n as usize).max(1),
         attention: match options.attn {

@@ -21,6 +21,7 @@ mod oracle;
 pub mod probe;
 mod protocol;
 mod step_kv;
+pub mod sweep;
 mod trace;
 
 pub use causes::Cause;

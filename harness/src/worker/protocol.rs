@@ -1,5 +1,6 @@
 //! What parent and worker say to each other.
 
+use super::sweep::SweepJob;
 use crate::capture::{BuildInfo, CaptureError, DeviceInfo, ModelInfo};
 use crate::named::named_enum;
 use crate::plan::CellId;
@@ -23,6 +24,8 @@ pub enum Job {
     Trace(Box<TraceJob>),
     /// Compute a single node.
     Replay(Box<ReplayJob>),
+    /// Answer items of a corpus.
+    Sweep(Box<SweepJob>),
 }
 
 /// A cell to be looked into.
@@ -122,18 +125,18 @@ pub struct JobCell {
     pub pins: Option<Pins>,
 }
 
-/// What a worker says.
+/// What a worker says, of cells or of other tasks.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Event {
+pub enum Event<I = CellId> {
     /// The answer to [`Job::Probe`].
     Probed(Probed),
     /// A cell has begun.
-    Started(CellId),
+    Started(I),
     /// Its capture is written.
-    Finished(CellId),
+    Finished(I),
     /// It has failed; the next one follows.
-    Failed(CellId, Failure),
+    Failed(I, Failure),
     /// The worker cannot do its job at all.
     Fatal(Failure),
 }

@@ -14,9 +14,10 @@ fn error(lines: &str) -> String {
 fn the_embedded_corpora_are_what_the_readme_says() {
     let of = |name: &str| Corpus::open(name).unwrap_or_else(|error| panic!("{error}"));
     let arithmetic = of("arithmetic");
-    assert_eq!((arithmetic.items.len(), arithmetic.judged()), (500, 500));
+    assert_eq!((arithmetic.items.len(), arithmetic.judged()), (501, 501));
     let by_tag = |tag: &str| arithmetic.items.iter().filter(|item| item.tags == [tag]).count();
     assert_eq!((by_tag("product"), by_tag("sum"), by_tag("difference")), (250, 121, 129));
+    assert_eq!((by_tag("control"), arithmetic.items[0].id.as_str()), (1, "15x23"));
     let instruct = of("instruct");
     assert!(instruct.judged() >= 150 && instruct.judged() == instruct.items.len());
     assert!(instruct.items.iter().all(|item| matches!(item.input, Input::Messages(_))));

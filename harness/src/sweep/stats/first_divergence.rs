@@ -5,6 +5,7 @@
 //! is. The estimate is Kaplan and Meier's (1958): the probability of agreeing through a position is the product, over
 //! the positions where runs parted, of the share of those still running there that did not.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// What one item's free run on two arms did.
@@ -34,7 +35,7 @@ impl Run {
 }
 
 /// One position at which runs parted.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Step {
     /// The position.
     pub at: u64,
@@ -47,7 +48,7 @@ pub struct Step {
 }
 
 /// The survival curve of agreement.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Curve {
     /// Runs in all.
     pub runs: u64,

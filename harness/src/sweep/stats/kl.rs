@@ -2,10 +2,11 @@
 
 use super::bootstrap::{Estimate, Resampling, Share, ratio_of_sums};
 use super::quantile::nearest_rank;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// KL(reference || test) over all rows of all items, in nats.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Kl {
     /// How many rows there are.
     pub rows: u64,

@@ -6,10 +6,11 @@
 //! six discordant items it cannot fall below 0.05.
 
 use super::{Paired, binomial};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The two p values of one comparison.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct McNemar {
     /// The exact two-sided p value, by which sweeps decide.
     #[serde(with = "crate::figure::Figure")]

@@ -1,9 +1,10 @@
 //! Counts of items that two arms answered.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The same items answered by a reference and by an arm under test.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Paired {
     /// Right on both.
     pub both: u64,

@@ -6,6 +6,7 @@
 //! the negative log-likelihood of the masked tokens at fixed masks, and the same formulas hold.
 
 use super::bootstrap::{Estimate, Resampling, Share, ratio_of_sums};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// One passage on two arms.
@@ -20,7 +21,7 @@ pub struct Loss {
 }
 
 /// Perplexities of a corpus on two arms.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Perplexity {
     /// Tokens that were scored.
     pub tokens: u64,

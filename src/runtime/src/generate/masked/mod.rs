@@ -304,7 +304,8 @@ impl<'a> Forward<'a> {
 /// Rows to ask for so that their number is a multiple of 16, the last one again and again: a head that is
 /// multiplied with another number of columns at every step would take another kernel at every step, and on
 /// Vulkan each small number is a shader of its own to compile.
-fn padded(rows: &[usize]) -> Vec<usize> {
+#[must_use]
+pub fn padded(rows: &[usize]) -> Vec<usize> {
     let filler = rows.last().into_iter().cycle();
     rows.iter().chain(filler).take(rows.len().next_multiple_of(16)).copied().collect()
 }
