@@ -29,7 +29,7 @@ pub mod tokenizer;
 pub use error::{Error, ErrorKind};
 pub use generate::{GenerateSpec, generate, presets};
 pub use gguf::{Array, GgufFile, GgufWriter, Mapped, Metadata, TensorInfo, Value};
-pub use hparams::{Architecture, Convention, HyperParams, RopeKind};
+pub use hparams::{Architecture, Convention, Experts, HyperParams, LayerShape, RopeKind, Windowed};
 pub use model::{Model, TensorSpec, tensor_table};
 pub use quant::{dequantize, quantize};
 pub use requantize::{WeightMix, requantize_model};

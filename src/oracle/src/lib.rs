@@ -1,4 +1,4 @@
-//! The oracle: Dream, LLaDA, Qwen2 and Llama in f64, in every cache mode.
+//! The oracle: Dream, LLaDA and LLaDA-MoE, Qwen2 and Qwen3, Llama and Gemma 3 in f64, in every cache mode.
 //!
 //! It is the third arm of a comparison. It says which of two ggml backends is wrong when they differ, so it
 //! shares the file reader with the runtime and nothing else: it is written from the models' papers, not from
@@ -46,6 +46,7 @@ pub const REVISION: u32 = 1;
 mod attention;
 pub mod cache;
 mod error;
+mod experts;
 pub mod generate;
 mod matrix;
 mod models;
@@ -55,4 +56,5 @@ mod rope;
 
 pub use cache::{Cache, LayerKv, Precision};
 pub use error::Error;
+pub use experts::Routing;
 pub use network::{Logits, Network, Pass, Request, Rows};

@@ -61,8 +61,9 @@ impl Session {
         let keep_kv = self.recorded.is_some();
         let request = Request { tokens, positions, rows, cached, keep_kv, keep_residuals: false };
         let pass = self.compute(&request)?;
-        let width = self.hparams().kv_width();
+        let h = &self.hparams;
         if let Some(recorded) = &mut self.recorded {
+            let width = |layer| h.layer(layer).kv_width();
             overwrite(recorded, &pass.kv, positions, cached.unwrap_or(tokens.len()), width);
         }
         Ok(pass.logits)

@@ -1,11 +1,14 @@
-//! The networks, one file an architecture, each the twin of the runtime's file of that name. What the four
+//! The networks, one file an architecture, each the twin of the runtime's file of that name. What they
 //! share, a pre-norm decoder, is in [`pre_norm`].
 
 mod dream;
+mod gemma3;
 mod llada;
+mod llada_moe;
 mod llama;
 mod pre_norm;
 mod qwen2;
+mod qwen3;
 
 use model_file::{Architecture, Model};
 
@@ -20,6 +23,9 @@ pub(crate) fn open(model: &Model) -> Result<PreNorm, Error> {
         Architecture::Llada => llada::PARTS,
         Architecture::Qwen2 => qwen2::PARTS,
         Architecture::Llama => llama::PARTS,
+        Architecture::Qwen3 => qwen3::PARTS,
+        Architecture::Gemma3 => gemma3::PARTS,
+        Architecture::LladaMoe => llada_moe::PARTS,
     };
     PreNorm::open(model, parts)
 }

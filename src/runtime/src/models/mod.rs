@@ -2,10 +2,13 @@
 //! that shares no code with it.
 
 mod dream;
+mod gemma3;
 mod llada;
+mod llada_moe;
 mod llama;
 mod pre_norm;
 mod qwen2;
+mod qwen3;
 
 use model_file::Architecture;
 
@@ -18,5 +21,8 @@ pub(crate) fn decoder(architecture: Architecture) -> Decoder {
         Architecture::Llada => llada::DECODER,
         Architecture::Qwen2 => qwen2::DECODER,
         Architecture::Llama => llama::DECODER,
+        Architecture::Qwen3 => qwen3::DECODER,
+        Architecture::Gemma3 => gemma3::DECODER,
+        Architecture::LladaMoe => llada_moe::DECODER,
     }
 }
