@@ -332,6 +332,13 @@ fn sweep(count: usize) -> Sweep {
         environment: Environment {
             os: "linux".to_owned(),
             arch: "x86_64".to_owned(),
+            cpu: Some("Some Processor with 2 cores".to_owned()),
+            builds: vec![BuildInfo {
+                name: "npm-3.21.1".to_owned(),
+                version: Some("0.23.0".to_owned()),
+                commit: Some("abcdef0".to_owned()),
+                files: Vec::new(),
+            }],
             ..Environment::default()
         },
         rows: rows.collect(),

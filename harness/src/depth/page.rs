@@ -151,7 +151,7 @@ fn lengths(report: &DepthReport) -> Markup {
             div.scroll.wide tabindex="0" role="group" aria-label="Every length that was tried" {
                 table {
                     caption { "Every length that was tried, why, and what it gave" }
-                    thead { tr { @for heading in HEADINGS { th scope="col" { (heading) } } th scope="col" { "reason, and the command that runs it again" } } }
+                    thead { tr { @for heading in HEADINGS { th scope="col" { (heading) } } th scope="col" { "reason and command" } } }
                     tbody { @for point in &report.points { (length(point)) } }
                 }
             }
@@ -168,8 +168,11 @@ fn length(point: &Point) -> Markup {
             td { (badge(point.cell.status)) }
             @for figure in figures { td.n { (figure) } }
             td.why {
-                @if !point.cell.reason.is_empty() { (point.cell.reason) br; }
-                code.rerun { (point.cell.rerun) }
+                details {
+                    summary { @if point.cell.reason.is_empty() { "run again" } @else { "reason, run again" } }
+                    @if !point.cell.reason.is_empty() { p { (point.cell.reason) } }
+                    code.rerun { (point.cell.rerun) }
+                }
             }
         }
     }
