@@ -148,10 +148,12 @@
   // A link to an item finds it.
   const follow = () => {
     const id = decodeURIComponent(location.hash.slice(1));
-    if (!id.startsWith("item-") || byId(id)) return;
-    form.reset();
-    byId("by-text").value = id.slice(5);
-    find();
+    if (!id.startsWith("item-")) return;
+    if (!byId(id)) {
+      form.reset();
+      byId("by-text").value = id.slice(5);
+      find();
+    }
     byId(id)?.scrollIntoView();
   };
 

@@ -11,7 +11,7 @@ fn what_differs_is_told_with_its_interval_and_p_values() {
     for id in ["accuracy", "difference-parity", "kl-parity", "parting-parity", "t0-accuracy"] {
         assert!(page.contains(&format!("id=\"{id}\"")), "{id}");
     }
-    assert!(!page.contains("id=\"perplexity\""), "nothing was scored");
+    assert!(!page.contains("id=\"perplexity-parity\""), "nothing was scored");
 }
 
 #[test]
