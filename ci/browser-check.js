@@ -145,16 +145,16 @@ const answers = async (page, where, name) => {
     check(next.drawn.length > first.drawn.length, where, "more items are not drawn");
     check(new Set(next.drawn).size === next.drawn.length, where, "an item is drawn twice");
   }
-  for (const [value, name] of [["0", "differing"], ["1", "wrong"], ["2", "lost"]]) {
-    await page.select("#by-kind", value);
+  const reference = await page.$eval("#by-reference", (select) => select.value);
+  const differing = reference === "parity" ? 0 : 1;
+  for (const [kind, place] of [["wrong", 2], ["lost", 3], ["differing", differing]]) {
+    await page.select("#by-kind", kind);
     await pause();
-    const wanted = all.filter((item) => item.is[Number(value)]).length;
+    const wanted = all.filter((item) => item.is[place]).length;
     const { found } = await state();
-    check(found === wanted, where, `the filter for ${name} items finds ${found} of ${wanted}`);
+    check(found === wanted, where, `the filter for ${kind} items finds ${found} of ${wanted}`);
   }
-  await page.select("#by-kind", "0");
-  await pause();
-  if (all.some((item) => item.is[0])) {
+  if (all.some((item) => item.is[differing])) {
     const marks = await page.$$eval("#items .given mark", (nodes) => nodes.length);
     check(marks > 0, where, "no token of differing answers is marked");
     await shoot(page, `${name}-marked`, "#items > .item");

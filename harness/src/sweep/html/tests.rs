@@ -34,12 +34,12 @@ fn each_answer_is_in_the_data_once_with_what_is_to_be_marked() {
     assert_eq!(first["prompt"], HOSTILE);
     assert_eq!(
         (&first["of"], &first["is"]),
-        (&serde_json::json!([0, 1]), &serde_json::json!([true, true, false]))
+        (&serde_json::json!([0, 1]), &serde_json::json!([true, false, true, false]))
     );
     assert_eq!(first["marks"], serde_json::json!({ "1-0": [[1, 1]] }));
     assert_eq!(tenth["answers"].as_array().unwrap().len(), 1);
     assert_eq!((&tenth["of"], &tenth["is"][0]), (&serde_json::json!([0, 0]), &false.into()));
-    assert_eq!((&last["of"][1], &last["is"]), (&(-1).into(), &serde_json::json!([true, false, true])));
+    assert_eq!((&last["of"][1], &last["is"]), (&(-1).into(), &serde_json::json!([true, false, false, true])));
     assert!(last["lost"]["1"].as_str().unwrap().starts_with("crashed "));
 }
 
