@@ -121,8 +121,8 @@ impl Baseline {
         Ok((baseline != Self::default()).then_some(baseline))
     }
 
-    /// The arm that `id` is held against; `None` where that is itself, and for the plain CPU where only the device
-    /// would differ, since all devices are held against it.
+    /// The arm that `id` is held against; `None` where that is itself, and for the plain CPU where it would be another
+    /// device of the same build, since these are held against it.
     fn of(&self, id: &CellId, models: &[ResolvedModel]) -> Result<Option<CellId>, RunError> {
         let own = |model: &&ResolvedModel| model.name == id.case.model && model.weights == id.case.weights;
         let named = |model: &&ResolvedModel| Some(&model.given) == self.model.as_ref();
@@ -135,7 +135,8 @@ impl Baseline {
         let Some(case) = case else { return Ok(None) };
         let device = self.device.as_ref().unwrap_or(&id.device);
         let reference = CellId::new(case, &id.build, device);
-        let only_device = reference.case == id.case && id.device == DeviceSelector::cpu();
+        let same = reference.case == id.case && reference.build == id.build;
+        let only_device = same && id.device == DeviceSelector::cpu();
         Ok((reference != *id && !only_device).then_some(reference))
     }
 }
@@ -379,6 +380,8 @@ mod tests {
         let q8 = of(&["model=gen-dream:q8_0", "mode=full", "device=CPU@x64"], sparse);
         assert_eq!(q8.unwrap(), "gen-dream/q8_0/generate@b:CPU@x64");
         assert_eq!(of(&["device=CPU@x64"], "gen-dream/f32/generate@b:CPU"), None);
+        let other_build = of(&["device=old:CPU"], "gen-dream/f32/generate@b:CPU");
+        assert_eq!(other_build.unwrap(), "gen-dream/f32/generate@old:CPU");
         for bad in ["mode", "mode=", "colour=red", "mode=spares", "device=a:b:c+d+e@"] {
             assert!(Baseline::parse(&[bad.to_owned()]).is_err(), "{bad}");
         }

@@ -45,3 +45,6 @@ pub fn read(path: &Path) -> Result<Sweep, ReportError> {
         std::fs::read_to_string(&path).map_err(|source| ReportError::Io { path: path.clone(), source })?;
     json::parse(&text).map_err(|error| ReportError::File { path, error: Box::new(error) })
 }
+
+#[cfg(test)]
+mod tests;

@@ -82,7 +82,7 @@ pub struct PairSummary {
     pub nmse: Option<ItemNmse>,
     /// KL over all rows; `None` without rows of logits.
     pub kl: Option<Kl>,
-    /// Rows whose top token is the same.
+    /// Rows whose top token is the same; the interval takes rows for independent, which those of one item are not.
     pub same_top: Rate,
     /// Where free runs part: the probability of agreeing, position after position.
     pub divergence: Curve,
