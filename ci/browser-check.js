@@ -128,7 +128,7 @@ const HEADINGS = {
 const pause = () => new Promise((done) => setTimeout(done, 300));
 
 /// The answers of a sweep: drawn a few at a time, found by filters, marked where they differ.
-const answers = async (page, where) => {
+const answers = async (page, where, name) => {
   const all = await page.$eval("#data", (node) => JSON.parse(node.textContent).items.map(({ id, is, tags }) => ({ id, is, tags })));
   const state = () => page.evaluate(() => ({
     found: Number(document.getElementById("items-shown").textContent.split(" ")[0]),
@@ -145,18 +145,19 @@ const answers = async (page, where) => {
     check(next.drawn.length > first.drawn.length, where, "more items are not drawn");
     check(new Set(next.drawn).size === next.drawn.length, where, "an item is drawn twice");
   }
-  for (const [value, name] of [["0", "differing"], ["1", "wrong"], ["2", "lost"]]) {
-    await page.select("#by-kind", value);
+  const reference = await page.$eval("#by-reference", (select) => select.value);
+  const differing = reference === "parity" ? 0 : 1;
+  for (const [kind, place] of [["wrong", 2], ["lost", 3], ["differing", differing]]) {
+    await page.select("#by-kind", kind);
     await pause();
-    const wanted = all.filter((item) => item.is[Number(value)]).length;
+    const wanted = all.filter((item) => item.is[place]).length;
     const { found } = await state();
-    check(found === wanted, where, `the filter for ${name} items finds ${found} of ${wanted}`);
+    check(found === wanted, where, `the filter for ${kind} items finds ${found} of ${wanted}`);
   }
-  await page.select("#by-kind", "0");
-  await pause();
-  if (all.some((item) => item.is[0])) {
+  if (all.some((item) => item.is[differing])) {
     const marks = await page.$$eval("#items .given mark", (nodes) => nodes.length);
     check(marks > 0, where, "no token of differing answers is marked");
+    await shoot(page, `${name}-marked`, "#items > .item");
   }
   await page.select("#by-kind", "");
   const tag = await page.$eval("#by-tag option:last-child", (option) => option.value);
@@ -183,7 +184,6 @@ const answers = async (page, where) => {
   await page.evaluate((id) => { location.hash = `#item-${encodeURIComponent(id)}`; }, all[all.length - 1].id);
   await pause();
   check((await state()).drawn.includes(all[all.length - 1].id), where, "a link to an item does not show it");
-  for (const details of await page.$$("details.cell")) await details.evaluate((node) => { node.open = true; });
 };
 
 /// A sweep over lengths: every length has its command, and the curves are there.
@@ -243,9 +243,9 @@ const examine = async (browser, file, width, scheme) => {
   await focus(page, where);
   const kind = await kindOf(page);
   if (kind !== "run") {
-    await (kind === "sweep" ? answers : lengths)(page, where);
-    await shoot(page, `${name}-${kind}`, kind === "sweep" ? "#answers" : "#figures");
-    if (kind === "sweep") await shoot(page, `${name}-charts`, "#charts");
+    await (kind === "sweep" ? answers : lengths)(page, where, name);
+    await shoot(page, `${name}-figures`, kind === "sweep" ? "#charts" : "#figures");
+    for (const details of await page.$$("main details")) await details.evaluate((node) => { node.open = true; });
     const after = await page.evaluate(overflowing);
     check(after.page <= 0 && after.names.length === 0, where, `in use ${after.page} pixels wider: ${after.names.join(", ")}`);
     await page.close();

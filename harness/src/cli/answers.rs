@@ -26,7 +26,7 @@ pub(super) struct Args {
     /// An item by its id, with or without its corpus; repeat for several
     #[arg(long, value_name = "ID")]
     item: Vec<String>,
-    /// Only items whose answer differs from that of a reference
+    /// Only items that an arm answers otherwise than its reference, of the kind of --against
     #[arg(long)]
     differing: bool,
     /// Only items that an arm answers wrongly
@@ -65,7 +65,7 @@ pub(super) fn main(args: &Args) -> Result<ExitCode, Failed> {
     let picked = |found: &OnAllArms<'_>| {
         let id = names(&found.item.id);
         (args.item.is_empty() || args.item.iter().any(|wanted| id.contains(wanted)))
-            && (!args.differing || all.differs(found))
+            && (!args.differing || all.differs(found, kind))
             && (!args.wrong || found.has_wrong())
             && (args.tag.is_empty() || args.tag.iter().any(|tag| found.item.tags.contains(tag)))
             && args.text.as_ref().is_none_or(|text| has_text(found, &text.to_lowercase()))

@@ -24,7 +24,7 @@ Examples:
   ggml-parity depth 'gen-llama/f32/prefill@npm-3.21.1:CPU@x64'
       every length to 9, then powers of two and what lies around them, to 256
   ggml-parity depth 'gen-llama/f32/prefill?attn=flash&kv=f16@npm-3.10.0:Vulkan0' --max 64 --no-oracle
-      finds the flash attention of ggml b5640 wrong from 33 on, and where it is right again
+      finds that the flash attention of ggml b5640 is right at 32 and 64 and wrong between them
   ggml-parity depth 'model/q4_1/decode@npm-3.21.1:CUDA0' --model model.gguf --at 1..64,128,256,1024,4096
       lengths of your own; where neighbours differ, what lies between them is halved
 

@@ -1,10 +1,10 @@
 //! The depth sweep: how one case fares by context length.
 //!
 //! A fault need not grow with the length, nor stay: kernels change at some numbers of columns, and ggml b5640's flash
-//! attention is wrong at 33 and right at 64. So a [`grid`] of lengths is tried first; then the [`search`] halves the gap
-//! between neighbours whose verdict differs until they stand side by side, and looks into the gaps of the grid on both
-//! sides of every change, whose ends agree and whose inside may not. What was not tried is not claimed: [`ranges`] say
-//! what is known and where nothing is.
+//! attention is right at 32 and 64 and wrong between them. So a [`grid`] of lengths is tried first; then the [`search`]
+//! halves the gap between neighbours whose verdict differs until they stand side by side, and looks into the gaps of the
+//! grid on both sides of every change, whose ends agree and whose inside may not. What was not tried is not claimed:
+//! [`ranges`] say what is known and where nothing is.
 //!
 //! Every length is a cell that [`crate::pipeline::run_keeping`] computes and judges as `run` does, oracle and store of
 //! captures included ([`run`]). [`report`] holds the result, [`page`] draws it.

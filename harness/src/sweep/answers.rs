@@ -84,16 +84,14 @@ impl<'a> Answers<'a> {
         self.places.get(&pairing.reference).copied()
     }
 
-    /// Whether an arm answered an item otherwise than a reference of its, or did not come to an answer that it had.
+    /// Whether an arm answered an item otherwise than its reference of that kind, or did not come to an answer that the
+    /// other had.
     #[must_use]
-    pub fn differs(&self, item: &OnAllArms<'_>) -> bool {
+    pub fn differs(&self, item: &OnAllArms<'_>, kind: PairingKind) -> bool {
+        let tokens = |of: &Option<usize>| of.map(|of| &item.distinct[of].answer.tokens);
         self.sweep.arms.iter().zip(&item.of_arm).any(|(arm, own)| {
-            let mut references = PairingKind::ALL.iter().filter_map(|&kind| self.reference(arm, kind));
-            references.any(|reference| {
-                let theirs = item.of_arm[reference];
-                let tokens = |of: &Option<usize>| of.map(|of| &item.distinct[of].answer.tokens);
-                tokens(own) != tokens(&theirs)
-            })
+            let reference = self.reference(arm, kind);
+            reference.is_some_and(|reference| tokens(own) != tokens(&item.of_arm[reference]))
         })
     }
 }

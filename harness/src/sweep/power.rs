@@ -285,6 +285,10 @@ impl Question {
         if self.comparisons == 0 {
             return Err(BadQuestion::Comparisons);
         }
+        if let Some(&value) = self.differences.iter().find(|value| !(value.abs() > 0.0)) {
+            let why = "no corpus finds a difference of 0";
+            return Err(BadDesign { field: "difference", value, why }.into());
+        }
         match self.accuracy {
             Some(accuracy) if !(accuracy > 0.0 && accuracy < 1.0) => Err(BadQuestion::Accuracy(accuracy)),
             _ => Ok(()),

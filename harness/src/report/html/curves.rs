@@ -202,7 +202,10 @@ fn ticks(scale: &Scale) -> Vec<f64> {
             let away = |end: f64| (scale.x(*place) - scale.x(end)).abs() > 26.0;
             away(scale.first) && away(scale.last) && *place > scale.first && *place < scale.last
         };
-        let powers: Vec<f64> = (0..32).map(|power| f64::from(power).exp2()).filter(clear).collect();
+        let mut powers: Vec<f64> = (0..32).map(|power| f64::from(power).exp2()).filter(clear).collect();
+        if powers.is_empty() {
+            powers.extend([(scale.first * scale.last).sqrt().round()].into_iter().filter(clear));
+        }
         let step = powers.len().div_ceil(7).max(1);
         let mut ticks = vec![scale.first];
         ticks.extend(powers.into_iter().step_by(step).chain([scale.last]));
@@ -286,6 +289,19 @@ mod tests {
         assert!(scale.y(1e-3) < scale.y(1e-5) && scale.y(1e-5) < scale.y(1e-9));
         let text = render(&chart).into_string();
         assert!(text.contains("limit 1.0e-5") && text.contains(" over\""), "{text}");
+    }
+
+    #[test]
+    fn lengths_lie_on_a_logarithmic_axis_with_powers_of_two() {
+        let points = [1.0, 3.0, 33.0, 200.0].map(|n| (n, 1e-9)).to_vec();
+        let chart = Chart { log: true, ..chart(points, None) };
+        let scale = Scale::of(&chart.series, chart.log);
+        assert!((scale.x(8.0) - scale.x(4.0) - (scale.x(4.0) - scale.x(2.0))).abs() < 1e-9);
+        let ticks = ticks(&scale);
+        assert_eq!((ticks[0], ticks[1], ticks[ticks.len() - 1]), (1.0, 2.0, 200.0));
+        assert!(ticks[1..ticks.len() - 1].iter().all(|n| n.log2().fract() == 0.0), "{ticks:?}");
+        let near = Scale { first: 34.0, last: 62.0, ..scale };
+        assert_eq!(self::ticks(&near), [34.0, 46.0, 62.0]);
     }
 
     #[test]

@@ -37,8 +37,8 @@ struct ItemData<'a> {
     prompt: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     expected: Option<&'a str>,
-    /// Whether an answer differs from that of a reference, is wrong, or is not there.
-    is: [bool; 3],
+    /// Whether an answer differs from the plain CPU's, differs from the baseline's, is wrong, or is not there.
+    is: [bool; 4],
     answers: Vec<AnswerData<'a>>,
     /// For each arm its answer, or -1.
     of: Vec<i64>,
@@ -129,7 +129,12 @@ fn of_item<'a>(view: &View<'_>, all: &Answers<'_>, item: &OnAllArms<'a>) -> Item
         tags: &item.item.tags,
         prompt: &item.item.prompt,
         expected: item.item.expected.as_deref(),
-        is: [all.differs(item), item.has_wrong(), item.has_failed()],
+        is: [
+            all.differs(item, PairingKind::Parity),
+            all.differs(item, PairingKind::Baseline),
+            item.has_wrong(),
+            item.has_failed(),
+        ],
         answers: answers.collect(),
         of: item.of_arm.iter().map(|of| of.map_or(-1, |of| of as i64)).collect(),
         marks: found,
@@ -153,15 +158,15 @@ pub(super) fn section(view: &View<'_>) -> Markup {
                 label { "Show"
                     select #by-kind {
                         option value="" { "all items" }
-                        option value="0" { "items with differing answers" }
-                        option value="1" { "items with wrong answers" }
-                        option value="2" { "items without a result" }
+                        option value="differing" { "items with differing answers" }
+                        option value="wrong" { "items with wrong answers" }
+                        option value="lost" { "items without a result" }
                     }
                 }
                 label { "Tag"
                     select #by-tag { option value="" { "all tags" } @for tag in view.tags() { option value=(tag) { (tag) } } }
                 }
-                label { "Mark what differs from"
+                label { "Differing from"
                     select #by-reference {
                         @if has(PairingKind::Parity) { option value="parity" { "the plain CPU" } }
                         @if has(PairingKind::Baseline) { option value="baseline" { "the baseline" } }

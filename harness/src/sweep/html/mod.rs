@@ -16,7 +16,7 @@ use crate::report::html::shell::{self, COPY, Page, command, footer};
 use crate::report::html::{duration, environment};
 use crate::verdict::ExitCode;
 use maud::{Markup, html};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 const SCRIPT: &str = include_str!("sweep.js");
 const OWN: &str = include_str!("sweep.css");
@@ -191,8 +191,12 @@ fn differences(view: &View<'_>) -> Markup {
             @if !lost.is_empty() {
                 h3 { "Without a result" }
                 ul.notes {
-                    @for ((arm, status, reason), count) in &lost {
-                        li { (badge(*status)) " " (count) " items on " (arm) @if !reason.is_empty() { ": " (reason) } }
+                    @for ((status, reason), (count, arms)) in &lost {
+                        li {
+                            (badge(*status)) " " (count) " rows on "
+                            @if arms.len() <= 3 { (arms.iter().map(String::as_str).collect::<Vec<_>>().join(", ")) } @else { (arms.len()) " arms" }
+                            @if !reason.is_empty() { ": " (reason) }
+                        }
                     }
                 }
             }
@@ -227,12 +231,17 @@ fn difference(view: &View<'_>, arm: &str, pair: &PairSummary, tag: Option<&str>)
     }
 }
 
-/// Rows without a result, by arm, status and the beginning of the reason.
-fn lost(view: &View<'_>) -> BTreeMap<(String, RowStatus, String), usize> {
-    let mut lost = BTreeMap::new();
+/// What rows without a result have in common: status and the beginning of the reason.
+type Cause = (RowStatus, String);
+
+/// How many rows each cause has, and on which arms.
+fn lost(view: &View<'_>) -> BTreeMap<Cause, (usize, BTreeSet<String>)> {
+    let mut lost: BTreeMap<Cause, (usize, BTreeSet<String>)> = BTreeMap::new();
     for row in view.sweep.rows.iter().filter(|row| row.status != RowStatus::Done) {
         let reason = crate::report::format::shortened(&row.reason, 160);
-        *lost.entry((view.label(&row.arm), row.status, reason)).or_insert(0) += 1;
+        let (count, arms) = lost.entry((row.status, reason)).or_default();
+        *count += 1;
+        arms.insert(view.label(&row.arm));
     }
     lost
 }

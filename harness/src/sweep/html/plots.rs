@@ -15,7 +15,8 @@ pub(super) fn render(view: &View<'_>) -> Markup {
         accuracy(view, None, "accuracy"),
         differences(view, None, PairingKind::Parity, "parity"),
         differences(view, None, PairingKind::Baseline, "baseline"),
-        perplexities(view),
+        perplexities(view, PairingKind::Parity, "perplexity-parity"),
+        perplexities(view, PairingKind::Baseline, "perplexity-baseline"),
         kl(view, PairingKind::Parity, "kl-parity"),
         kl(view, PairingKind::Baseline, "kl-baseline"),
         divergences(view, PairingKind::Parity, "parting-parity"),
@@ -135,8 +136,7 @@ fn differences(view: &View<'_>, tag: Option<&str>, kind: PairingKind, id: &str) 
     })
 }
 
-fn perplexities(view: &View<'_>) -> Markup {
-    let all = PairingKind::ALL.iter().flat_map(|&kind| pairs(view, None, kind));
+fn perplexities(view: &View<'_>, kind: PairingKind, id: &str) -> Markup {
     let row = |(summary, pair): (&Summary, &PairSummary)| {
         let found = pair.perplexity.as_ref()?;
         let ends = found.ratio.interval.map(|interval| (interval.low, interval.high));
@@ -153,18 +153,19 @@ fn perplexities(view: &View<'_>) -> Markup {
             _ => Kind::Plain,
         };
         let figure = Figure::Interval { value: found.ratio.value, ends };
-        Some(Row { label: format!("{} / {reference}", view.label(&summary.arm)), told, kind, figure })
+        Some(Row { label: view.label(&summary.arm), told, kind, figure })
     };
     rows::render(&Chart {
-        id: "perplexity",
+        id,
         title: &format!(
-            "Perplexity over that of the reference, with its {} bootstrap interval over texts",
+            "Perplexity over that of {}, with its {} bootstrap interval over texts (▼ ▲ where that leaves 1 out)",
+            question(kind),
             view.level()
         ),
-        axis: "ratio; above 1 the arm finds the text less likely (▼: the interval leaves 1 out)",
+        axis: "ratio; right of 1 is worse",
         unit: Unit::Plain,
         centre: Some(1.0),
-        rows: all.filter_map(row).collect(),
+        rows: pairs(view, None, kind).filter_map(row).collect(),
     })
 }
 

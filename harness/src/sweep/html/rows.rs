@@ -129,6 +129,13 @@ fn held(x: f64) -> f64 {
     x.clamp(LEFT + 10.0, RIGHT - 12.0)
 }
 
+/// The length that a name is held to where it would run out of the drawing.
+fn squeezed(label: &str) -> Option<f64> {
+    // Wider than most letters of any font of this size.
+    const LETTER: f64 = 6.6;
+    (label.chars().count() as f64 * LETTER > RIGHT - LEFT).then_some(RIGHT - LEFT)
+}
+
 fn one(row: &Row, top: f64, axis: &Axis) -> Markup {
     let class = match row.kind {
         Kind::Plain => "row",
@@ -139,7 +146,7 @@ fn one(row: &Row, top: f64, axis: &Axis) -> Markup {
     html! {
         g class=(class) {
             title { (row.label) ": " (row.told) }
-            text.label x=(LEFT) y=(top + 12.0) { (row.label) }
+            text.label x=(LEFT) y=(top + 12.0) textLength=[squeezed(&row.label)] lengthAdjust="spacingAndGlyphs" { (row.label) }
             @match &row.figure {
                 Figure::Interval { value, ends } => (interval(*value, *ends, top + 22.0, row.kind, axis)),
                 Figure::Quantiles(quantiles) => (quantiles_of(quantiles, top + 22.0, axis)),

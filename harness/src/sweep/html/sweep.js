@@ -3,6 +3,7 @@
   "use strict";
   const AT_A_TIME = 20;
   const LONG = 500;
+  const FOLDED = 4;
   const byId = (id) => document.getElementById(id);
   const data = JSON.parse(byId("data").textContent);
   const [form, list, more, shown] = [byId("find"), byId("items"), byId("more-items"), byId("items-shown")];
@@ -44,6 +45,20 @@
     return node;
   };
 
+  // Arms by name; many are folded.
+  const names = (arms) => {
+    const who = make("ul", "who");
+    for (const arm of arms) {
+      const name = make("li", "", data.arms[arm].label);
+      name.title = data.arms[arm].id;
+      who.append(name);
+    }
+    if (arms.length <= FOLDED) return who;
+    const folded = make("details", "who");
+    folded.append(make("summary", "", `${arms.length === data.arms.length ? "all " : ""}${arms.length} arms`), who);
+    return folded;
+  };
+
   // An answer, the arms that gave it, and whether it is right.
   const given = (item, place, arms, reference) => {
     const answer = item.answers[place];
@@ -53,13 +68,7 @@
     if (answer.read !== undefined && answer.judged) words.push(`read as ${answer.read}`);
     words.push(`${answer.tokens.length} tokens${answer.ended ? "" : ", not ended"}`);
     box.append(make("p", "more", words.join(" · ")), marked(answer, item.marks?.[`${place}-${reference}`]));
-    const who = make("ul", "who");
-    for (const arm of arms) {
-      const name = make("li", "", data.arms[arm].label);
-      name.title = data.arms[arm].id;
-      who.append(name);
-    }
-    box.append(who);
+    box.append(names(arms));
     return box;
   };
 
@@ -79,9 +88,7 @@
     for (const [arm, why] of Object.entries(item.lost ?? {})) {
       const lost = make("div", "given wrong");
       lost.append(make("p", "", `no result: ${why}`));
-      const who = make("ul", "who");
-      who.append(make("li", "", data.arms[arm].label));
-      lost.append(who);
+      lost.append(names([arm]));
       box.append(lost);
     }
     return box;
@@ -139,7 +146,8 @@
   const find = () => {
     const [kind, tag, words] = [byId("by-kind").value, byId("by-tag").value, byId("by-text").value.toLowerCase()];
     const has = (value) => value.toLowerCase().includes(words);
-    found = data.items.filter((item) => (kind === "" || item.is[kind]) && (tag === "" || item.tags.includes(tag)) &&
+    const wanted = { differing: byId("by-reference").value === "parity" ? 0 : 1, wrong: 2, lost: 3 }[kind];
+    found = data.items.filter((item) => (kind === "" || item.is[wanted]) && (tag === "" || item.tags.includes(tag)) &&
       (words === "" || has(item.id) || has(item.prompt) || item.answers.some((answer) => has(answer.text) || has(text(answer)))));
     drawn = 0;
     list.replaceChildren();
@@ -148,10 +156,12 @@
   // A link to an item finds it.
   const follow = () => {
     const id = decodeURIComponent(location.hash.slice(1));
-    if (!id.startsWith("item-") || byId(id)) return;
-    form.reset();
-    byId("by-text").value = id.slice(5);
-    find();
+    if (!id.startsWith("item-")) return;
+    if (!byId(id)) {
+      form.reset();
+      byId("by-text").value = id.slice(5);
+      find();
+    }
     byId(id)?.scrollIntoView();
   };
 

@@ -11,7 +11,7 @@ fn what_differs_is_told_with_its_interval_and_p_values() {
     for id in ["accuracy", "difference-parity", "kl-parity", "parting-parity", "t0-accuracy"] {
         assert!(page.contains(&format!("id=\"{id}\"")), "{id}");
     }
-    assert!(!page.contains("id=\"perplexity\""), "nothing was scored");
+    assert!(!page.contains("id=\"perplexity-parity\""), "nothing was scored");
 }
 
 #[test]
@@ -19,13 +19,14 @@ fn no_text_becomes_a_part_of_the_page() {
     let page = page(&sample());
     assert_eq!(page.matches("<script>").count(), 1, "the page's own");
     assert!(!page.contains("alert(1)</script>") && !page.contains("<b>six"));
-    assert!(!page.contains("http"), "nothing is loaded from anywhere");
+    assert!(!page.contains("://"), "nothing is loaded from anywhere");
 }
 
 #[test]
 fn each_answer_is_in_the_data_once_with_what_is_to_be_marked() {
     let page = page(&sample());
-    let start = page.find("id=\"data\">").expect("data") + "id=\"data\">".len();
+    let begin = "<script id=\"data\" type=\"application/json\">";
+    let start = page.find(begin).expect("data") + begin.len();
     let json = &page[start..start + page[start..].find("</script>").expect("an end")];
     let data: serde_json::Value = serde_json::from_str(json).unwrap();
     assert_eq!(data["arms"][1]["parity"], 0);
@@ -33,12 +34,12 @@ fn each_answer_is_in_the_data_once_with_what_is_to_be_marked() {
     assert_eq!(first["prompt"], HOSTILE);
     assert_eq!(
         (&first["of"], &first["is"]),
-        (&serde_json::json!([0, 1]), &serde_json::json!([true, true, false]))
+        (&serde_json::json!([0, 1]), &serde_json::json!([true, false, true, false]))
     );
     assert_eq!(first["marks"], serde_json::json!({ "1-0": [[1, 1]] }));
     assert_eq!(tenth["answers"].as_array().unwrap().len(), 1);
     assert_eq!((&tenth["of"], &tenth["is"][0]), (&serde_json::json!([0, 0]), &false.into()));
-    assert_eq!((&last["of"][1], &last["is"]), (&(-1).into(), &serde_json::json!([true, false, true])));
+    assert_eq!((&last["of"][1], &last["is"]), (&(-1).into(), &serde_json::json!([true, false, false, true])));
     assert!(last["lost"]["1"].as_str().unwrap().starts_with("crashed "));
 }
 
