@@ -12,6 +12,7 @@ mod kv;
 mod nmse;
 mod nonfinite;
 pub(crate) mod order;
+mod sampler;
 mod steps;
 mod top_token;
 
@@ -22,6 +23,7 @@ pub use kl::Distribution;
 pub use kv::{BadCache, KvNmse, LayerNmse, WorstCache};
 pub use nmse::{LogitsNmse, Nmse, WorstRow};
 pub use nonfinite::{NonFinite, NonFiniteCounts, NonFinitePlace};
+pub use sampler::{SamplerAgreement, SamplerDifference, SamplerFigures, SamplerPart};
 pub use steps::{BadStep, StepKv, StepNmse, Steps};
 pub use top_token::{Mismatch, MismatchKind, TopToken};
 
@@ -51,6 +53,9 @@ pub struct Metrics {
     pub nonfinite: NonFinite,
     /// Figures of the distributions.
     pub distribution: Distribution,
+    /// The dense sampler; `None` where the case is of none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sampler: Option<SamplerFigures>,
 }
 
 /// Where a row of logits stood.
@@ -123,6 +128,7 @@ pub fn compare(
     if limits.kv_nmse.is_some() {
         steps.push_caches(reference, test, &mut nonfinite)?;
     }
+    let sampler = sampler::compare(reference, test, &places)?;
     let greedy = greedy::compare(reference, test, margins, sums.mean_square(), limits.logits_nmse.limit);
     Ok(Metrics {
         logits: sums.finish(|row| places[row]),
@@ -133,6 +139,7 @@ pub fn compare(
         greedy,
         nonfinite,
         distribution: distributions.finish(),
+        sampler,
     })
 }
 

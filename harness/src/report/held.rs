@@ -2,7 +2,7 @@
 
 use super::Cell;
 use crate::capture::{Cache, KvSet};
-use crate::compare::{KvNmse, Metrics};
+use crate::compare::{KvNmse, Metrics, SamplerAgreement};
 use crate::verdict::{Bound, Limits, within};
 
 /// One figure and its limit.
@@ -64,6 +64,7 @@ pub(super) fn figures(cell: &Cell) -> Vec<Held> {
         of(|l| l.kv_before_storing_nmse.as_ref()),
     ));
     held.push(nmse("mean KL", "nats".to_owned(), metrics.distribution.kl_mean, of(|l| l.kl_mean.as_ref())));
+    held.extend(samplers(metrics, limits));
     held.extend(counts(cell, metrics, limits));
     held
 }
@@ -86,6 +87,40 @@ fn caches(names: [&'static str; 2], kv: Option<&KvNmse>, bound: Option<&Bound>) 
         nmse(name, format!("layer {layer}"), value, bound)
     });
     worst.collect()
+}
+
+/// Those of the dense sampler, and of the one that the backend brings.
+fn samplers(metrics: &Metrics, limits: Option<&Limits>) -> Vec<Held> {
+    let Some(found) = &metrics.sampler else { return Vec::new() };
+    let limits = limits.and_then(|limits| limits.sampler.as_ref());
+    let count = |name, place: String, value: u64, limit: Option<u64>| Held {
+        name,
+        place,
+        value: value as f64,
+        limit: limit.map(|limit| limit as f64),
+        reason: String::new(),
+        counts: true,
+    };
+    let of = |names: [&'static str; 3], agreement: &SamplerAgreement| {
+        let rows = format!("of {} rows", found.rows);
+        let ties = format!("of {} rows, {} near ties beside them", found.rows, agreement.near_ties);
+        let at =
+            agreement.entropy_row.map_or_else(String::new, |at| format!("row {}, step {}", at.row, at.step));
+        let differ = agreement.argmax + agreement.yields;
+        [
+            count(names[0], rows, differ, limits.map(|limits| limits.argmax)),
+            nmse(names[1], at, agreement.entropy_max, limits.map(|limits| &limits.entropy)),
+            count(names[2], ties, agreement.real, limits.map(|limits| limits.real)),
+        ]
+    };
+    let graph = of(["another argmax", "entropy difference", "real differences of draws"], &found.graph);
+    let names = [
+        "another argmax, backend's own sampler",
+        "entropy difference, backend's own sampler",
+        "real differences of draws, backend's own sampler",
+    ];
+    let own = found.own.iter().flat_map(|own| of(names, own));
+    graph.into_iter().chain(own).collect()
 }
 
 fn counts(cell: &Cell, metrics: &Metrics, limits: Option<&Limits>) -> Vec<Held> {

@@ -9,6 +9,7 @@
 
 mod blocks;
 mod cache;
+pub mod dense_sampler;
 mod device;
 mod diffusion;
 mod error;
