@@ -129,10 +129,13 @@ pub fn compare(
         steps.push_caches(reference, test, &mut nonfinite)?;
     }
     let sampler = sampler::compare(reference, test, &places)?;
+    // Checksums are equal or not, at every step.
+    let steps = steps.finish(limits.logits_nmse.limit, limits.kv_nmse.as_ref().map(|bound| bound.limit));
+    let steps = steps.filter(|_| sampler.is_none());
     let greedy = greedy::compare(reference, test, margins, sums.mean_square(), limits.logits_nmse.limit);
     Ok(Metrics {
         logits: sums.finish(|row| places[row]),
-        steps: steps.finish(limits.logits_nmse.limit, limits.kv_nmse.as_ref().map(|bound| bound.limit)),
+        steps,
         kv,
         kv_before_storing,
         top_token: top_tokens.finish(),

@@ -36,6 +36,13 @@ fn noise(word: u64) -> f32 {
     (part(0) + part(16) + part(32) + part(48) - 2.0) * 1.732_050_8
 }
 
+/// Fills a row with noise of this deviation.
+fn background(out: &mut [f32], key: u64, size: f32) {
+    for (i, logit) in out.iter_mut().enumerate() {
+        *logit = size * noise(mixed(key ^ i as u64));
+    }
+}
+
 impl Canvases {
     /// Canvases of `vocab` columns.
     #[must_use]
@@ -71,15 +78,10 @@ impl Canvases {
     fn fill(&self, step: usize, row: usize, out: &mut [f32]) {
         let key = self.word(step, row, 2);
         let at = |i: u64| (mixed(key ^ (i << 32)) % self.vocab as u64) as usize;
-        let background = |out: &mut [f32], size: f32| {
-            for (i, logit) in out.iter_mut().enumerate() {
-                *logit = size * noise(mixed(key ^ i as u64));
-            }
-        };
         match self.options.dist {
-            Dist::Steps | Dist::Flat => background(out, 0.5),
+            Dist::Steps | Dist::Flat => background(out, key, 0.5),
             Dist::Peaked => {
-                background(out, 1.0);
+                background(out, key, 1.0);
                 // Above the whole background together by a little at first, and by more with every step.
                 let bits = (usize::BITS - self.vocab.leading_zeros()) as f32;
                 let sharper = 0.25 * step as f32;
@@ -98,7 +100,7 @@ impl Canvases {
                 out[at(0)] = 60.0;
             }
             Dist::Ties => {
-                background(out, 1.0);
+                background(out, key, 1.0);
                 let most: f32 = 7.0;
                 for i in 0..6 {
                     out[at(10 + i)] = most.next_down();
@@ -108,7 +110,7 @@ impl Canvases {
                 }
             }
             Dist::Inf => {
-                background(out, 2.0);
+                background(out, key, 2.0);
                 for (i, logit) in out.iter_mut().enumerate() {
                     if row % 4 == 3 || mixed(key ^ !(i as u64)) % 10 != 0 {
                         *logit = f32::NEG_INFINITY;
@@ -116,7 +118,7 @@ impl Canvases {
                 }
             }
             Dist::Nan => {
-                background(out, 2.0);
+                background(out, key, 2.0);
                 match row % 4 {
                     0 => out[at(0)] = f32::NAN,
                     1 => out.fill(f32::NAN),

@@ -65,6 +65,9 @@ impl Case {
         self.options.causal.check(self.mode)?;
         self.options.masked.check(self.mode)?;
         self.options.sampler.check(self.mode)?;
+        if self.mode == Mode::Sampler {
+            self.options.check_sampler()?;
+        }
         self.options.draws.check(self.mode)
     }
 }

@@ -51,15 +51,16 @@ pub fn declare(declaring: &Declaring<'_>) -> Result<DeclaredCells, RunError> {
                 let flash = case.options.attn == Attention::Flash;
                 let by_name = declaring.models_named || !row.devices.is_empty();
                 // A sampler has no weights: an extra buffer type would run the CPU's again, and an accelerator has
-                // none of its ops.
+                // none of its ops. A device that somebody names is tested all the same.
+                let device_named = !declaring.devices.is_empty() || !row.devices.is_empty();
+                let samples = case.mode == Mode::Sampler && !device_named;
                 let plain = |device: &DeviceSelector| {
                     let kind = build.device(device).map(|device| device.kind);
                     device.buft.is_none() && kind != Some(DeviceKind::Accelerator)
                 };
                 let tested = |device: &DeviceSelector| {
-                    by_name
-                        || (!flash || !build.is_llvmpipe(device))
-                            && (case.mode != Mode::Sampler || plain(device))
+                    let flash_fits = !flash || by_name || !build.is_llvmpipe(device);
+                    flash_fits && (!samples || plain(device))
                 };
                 let here = devices(declaring, row, build, model, i > 0)?;
                 let here = here.into_iter().filter(tested).map(|d| (d, true));

@@ -150,6 +150,24 @@ impl Options {
     }
 }
 
+impl Options {
+    /// Checks that what is set means something to a sampler, which has no attention, no cache and no layers; a length
+    /// is that of the model's own steps.
+    pub(super) fn check_sampler(&self) -> Result<(), IdError> {
+        let sampled =
+            Self { sampler: self.sampler, draws: self.draws, threads: self.threads, ..Self::default() };
+        let own = self.sampler.dist == super::sampler::Dist::Steps;
+        let plain = Self { n: self.n.filter(|_| own), ..sampled };
+        if *self == plain {
+            return Ok(());
+        }
+        let means = plain.to_string();
+        let other = self.to_string();
+        let other = other.split('&').find(|written| !means.split('&').any(|kept| kept == *written));
+        Err(IdError::new("option", other.unwrap_or_default(), "means nothing in mode sampler"))
+    }
+}
+
 /// Reads a value that is one of a list of names.
 pub(super) fn parse_name<T: FromStr<Err = crate::named::UnknownName>>(
     field: &'static str,

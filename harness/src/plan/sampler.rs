@@ -180,12 +180,15 @@ mod tests {
             ("m/f32/sampler?steps=2", "steps=2"),
             ("m/f32/sampler?dist=flat&vocab=4294967295&canvas=256", "vocab x canvas"),
             ("m/f32/generate?u=zero", "u=zero"),
+            ("m/f32/sampler?attn=flash&temp=0.8", "attn=flash"),
+            ("m/f32/sampler?dist=flat&n=9", "n=9"),
         ] {
             let error = checked(case).unwrap_err();
             assert!(error.contains(named), "{error}");
         }
         for case in [
             "m/f32/sampler",
+            "m/f32/sampler?n=17&threads=2",
             "m/f32/sampler?temp=0.8&seed=3&u=last",
             "m/f32/sampler?dist=peaked&vocab=262144&canvas=256&steps=15",
         ] {
