@@ -67,6 +67,8 @@ pub struct SamplerAgreement {
 /// The figures of a cell of mode `sampler`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SamplerFigures {
+    /// Whether the reference of these figures is the oracle, which keeps the contract in f64.
+    pub oracle: bool,
     /// Rows of all steps.
     pub rows: u64,
     /// Of which the reference says nothing: they have a NaN, or no finite largest logit.
@@ -107,6 +109,7 @@ pub(super) fn compare(
     let ties = reference.near_ties().cloned();
     let sound: Vec<f64> = said.entropy.iter().copied().filter(|entropy| !entropy.is_nan()).collect();
     Ok(Some(SamplerFigures {
+        oracle: reference.meta().is_oracle(),
         rows: places.len() as u64,
         silent: (said.entropy.len() - sound.len()) as u64,
         mean_entropy: if sound.is_empty() { 0.0 } else { sound.iter().sum::<f64>() / sound.len() as f64 },

@@ -46,7 +46,8 @@ pub(super) fn parts(found: &SamplerFigures) -> Vec<String> {
         0 => String::new(),
         n => format!(", {n} rows without an answer"),
     };
-    let mean = format!("mean entropy {:.2} nats{silent}", found.mean_entropy);
+    let against = if found.oracle { "the f64 oracle" } else { "the reference" };
+    let mean = format!("against {against}, mean entropy {:.2} nats{silent}", found.mean_entropy);
     let name = |cost: &SamplerCost| cost.own.clone();
     let own = found.own.as_ref().map(|own| {
         let name = found.cost.as_ref().and_then(name).unwrap_or_else(|| "the backend's own".to_owned());
@@ -95,6 +96,7 @@ pub(super) mod fixtures {
             list: Vec::new(),
         };
         SamplerFigures {
+            oracle: true,
             rows: 3840,
             silent: 0,
             mean_entropy: 1.75,
@@ -122,7 +124,7 @@ mod tests {
     #[test]
     fn everything_is_told_with_its_ratio() {
         insta::assert_snapshot!(parts(&fixtures::figures()).join("\n"), @r"
-        mean entropy 1.75 nats
+        against the f64 oracle, mean entropy 1.75 nats
         argmax differs in 0 of 3840 rows, entropy by at most 1.5e-6 nats (mean 2.5e-7), 2 draws differ, all near ties
         a step takes 2.00 ms and moves 4096 bytes on the device; 500.00 ms and 268435456 bytes on 15 threads of the host: 1.5e-5 of the bytes, 250 times as fast
         ggml_backend_test_diffusion_sample: argmax differs in 1 of 3840 rows, entropy by at most 1.5e-6 nats (mean 2.5e-7), 3 draws differ, 3 by more than a near tie, 500 us a step
