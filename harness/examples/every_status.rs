@@ -309,6 +309,7 @@ fn metrics(size: f64, case: usize) -> Metrics {
             max_abs_error: size.sqrt(),
             max_rel_error: size.sqrt() * 3.0,
         },
+        sampler: None,
     }
 }
 

@@ -129,8 +129,11 @@ fn verdict(cell: &mut Cell, files: &Captures, limits: &Limits) -> Result<Verdict
             verdict
         }
     };
+    // What a sampler is held to is the contract in f64, so those figures are told where they are there.
+    let contract = found.device_on_oracle.as_ref().and_then(|metrics| metrics.sampler.clone());
     if let Some(metrics) = found.device.or(found.device_on_oracle) {
-        cell.metrics = Some(metrics);
+        let sampler = contract.or(metrics.sampler);
+        cell.metrics = Some(Metrics { sampler, ..metrics });
     }
     let plain_cpu = reference.meta().device.selector == DeviceSelector::cpu().to_string();
     let fault = reference_fault(&reference.meta().placement).filter(|_| plain_cpu);

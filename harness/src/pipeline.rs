@@ -16,6 +16,7 @@ use crate::comparison::{self, Captures};
 use crate::keep::{Identity, Keep, Ledger, Parts, trajectory};
 use crate::plan::inputs::{Inputs, Wishes, inputs};
 use crate::plan::models::ResolvedModel;
+use crate::plan::sampler::Dist;
 use crate::plan::{Case, CellId, DeviceSelector, Mode};
 use crate::planted::{Plant, Planted, Plantings};
 use crate::report::{Cell, Environment, Report, Run, pieces};
@@ -432,7 +433,15 @@ fn compute_oracle(
 fn oracle_cost(model: &ResolvedModel, case: &Case, inputs: &Inputs) -> u64 {
     let parameters: u64 = model.model.tensors().map(|(_, tensor)| tensor.elements()).sum();
     let diffusion = model.model.hparams.architecture.is_diffusion();
+    let sampler = &case.options.sampler;
     let passes = match case.mode {
+        // An exponential in f64 is worth some ten products.
+        Mode::Sampler => {
+            let vocab = sampler.vocab.map_or(model.model.hparams.n_vocab, |n| n as usize);
+            let made = sampler.rows() * sampler.canvases();
+            let rows = if sampler.dist == Dist::Steps { inputs.follow * inputs.steps } else { made };
+            return 10 * (vocab as u64).saturating_mul(rows as u64);
+        }
         // One more for the keys and values at the end.
         Mode::Sparse | Mode::Generate if diffusion => inputs.steps.min(inputs.follow) + 1,
         _ => 1,

@@ -77,6 +77,7 @@ fn meta() -> CaptureMeta {
         retried: None,
         notes: Vec::new(),
         checks: Vec::new(),
+        sampler: None,
     }
 }
 

@@ -1,6 +1,6 @@
 //! The metadata of a capture: where its numbers came from.
 
-use super::{BufferUse, Placement, Traffic};
+use super::{BufferUse, Placement, SamplerCost, Traffic};
 use crate::named::named_enum;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -58,6 +58,9 @@ pub struct CaptureMeta {
     /// What the worker found when it compared the device with itself.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub checks: Vec<Check>,
+    /// What a step of the dense sampler costs, where the case is of one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sampler: Option<SamplerCost>,
 }
 
 named_enum! {
@@ -195,6 +198,7 @@ impl CaptureMeta {
             retried: None,
             notes: Vec::new(),
             checks: Vec::new(),
+            sampler: None,
         }
     }
 }

@@ -14,6 +14,11 @@
 //! | `profile.skipped` | `[m]` | I32 | optional: the layers that were left out |
 //! | `greedy` | `[m]` | I32 | optional: tokens of the free run; of a masked generation the whole final sequence |
 //! | `greedy.margin` | `[m]` | F32 | optional: the arm's own margin of each `greedy` token, see below |
+//! | `sampler.argmax`, `.sampled` | `[rows]` | I32 | optional: what the dense sampler says of each row, -1 where it says nothing |
+//! | `sampler.entropy` | `[rows]` | F32 or F64 | optional: its entropy of each row in nats, NaN where it says nothing |
+//! | `sampler.lowest`, `.highest` | `[rows]` | I32 | optional: the draws that are near ties of `sampler.sampled`, see below |
+//! | `sampler.own.argmax`, `.sampled`, `.entropy` | `[rows]` | as above | optional: the same of the sampler that the backend brings itself |
+//! | `sampler.logits` | `[rows, vocab]` | F32 | optional: what was sampled, where it cannot be made again |
 //! | `unmask.step`, `.position`, `.token` | `[m]` | I32 | optional: the trajectory of a masked generation |
 //!
 //! The file's `__metadata__` holds `schema` = [`SCHEMA`] and `ggml-parity`, one JSON document: [`CaptureMeta`].
@@ -25,6 +30,10 @@
 //! and `step_v.N` hold the rows of each pass in the order of the passes. Without them every position was computed once,
 //! and entry i is row `kv_position[i]` of `k.N` and `v.N`. Passes whose rows would make these tensors larger than
 //! [`STEP_KV_MOST`] bytes, and all passes after such a one, have no entry.
+//!
+//! In a capture of mode `sampler` `logits` has one column: a checksum of the row of logits that was sampled, which must be
+//! the same in every arm. From `sampler.lowest` to `sampler.highest` lie the draws of a running sum that is nowhere more
+//! than 1e-5 of the whole off; an arm that does not say makes every other draw a real difference.
 //!
 //! `greedy.margin` is, in logits, the top-1 less the top-2 of the row that chose the token; in a masked
 //! generation the smallest margin of any decision of that step, the order of unmasking included, and infinite
@@ -40,6 +49,7 @@ mod reader;
 mod results;
 #[cfg(test)]
 pub(crate) mod sample;
+mod sampled;
 mod writer;
 
 pub use canvas::{Canvas, canvases};
@@ -51,6 +61,7 @@ pub use meta::{
 pub use reader::CaptureReader;
 pub(crate) use reader::META_KEY;
 pub use runtime::{BackendNodes, BufferUse, Fallback, Moved, Placement, Purpose, Traffic};
+pub use sampled::{NearTies, SampledRows, SamplerCost};
 pub use writer::CaptureWriter;
 
 /// The most bytes of F32 that `step_k.N` and `step_v.N` of all layers take together.

@@ -2,7 +2,10 @@
 
 use super::header::TensorFile;
 use super::meta::SCHEMA;
-use super::{Cache, CaptureError, CaptureMeta, KvSet, LayerProfile, StepRows, Unmask, results};
+use super::{
+    Cache, CaptureError, CaptureMeta, KvSet, LayerProfile, NearTies, SampledRows, StepRows, Unmask, results,
+    sampled,
+};
 use crate::plan::Case;
 use std::path::Path;
 
@@ -23,6 +26,9 @@ pub struct CaptureReader {
     greedy: Option<Vec<i32>>,
     greedy_margin: Option<Vec<f64>>,
     unmask: Option<Unmask>,
+    sampled: Option<SampledRows>,
+    sampled_own: Option<SampledRows>,
+    near_ties: Option<NearTies>,
 }
 
 impl CaptureReader {
@@ -121,6 +127,9 @@ impl CaptureReader {
         } else {
             None
         };
+        let sampled = sampled::rows(&mut file, "sampler", rows)?;
+        let sampled_own = sampled::rows(&mut file, "sampler.own", rows)?;
+        let near_ties = sampled::near_ties(&mut file, rows)?;
         Ok(Self {
             file,
             meta,
@@ -136,6 +145,9 @@ impl CaptureReader {
             greedy,
             greedy_margin,
             unmask,
+            sampled,
+            sampled_own,
+            near_ties,
         })
     }
 
@@ -239,6 +251,34 @@ impl CaptureReader {
     /// The trajectory of a masked generation.
     pub fn unmask(&self) -> Option<&Unmask> {
         self.unmask.as_ref()
+    }
+
+    /// What the dense sampler said of each row.
+    pub fn sampled(&self) -> Option<&SampledRows> {
+        self.sampled.as_ref()
+    }
+
+    /// What the sampler that the backend brings said of each row.
+    pub fn sampled_own(&self) -> Option<&SampledRows> {
+        self.sampled_own.as_ref()
+    }
+
+    /// The draws that are near ties of each row.
+    pub fn near_ties(&self) -> Option<&NearTies> {
+        self.near_ties.as_ref()
+    }
+
+    /// The logits `[rows, vocab]` that were sampled, and their columns, where they cannot be made again.
+    ///
+    /// # Errors
+    /// No such tensor, one of another number of rows, and the file system's.
+    pub fn sampled_logits(&mut self) -> Result<(usize, Vec<f64>), CaptureError> {
+        const NAME: &str = "sampler.logits";
+        let [rows, vocab] = self.file.float_shape(NAME)?;
+        check_length(&self.file, NAME, rows, self.rows)?;
+        let mut all = Vec::new();
+        self.file.rows(NAME, 0, rows, &mut all)?;
+        Ok((vocab, all))
     }
 
     /// Reads `count` rows of logits from `first` on into `out`, which is cleared: `[count, vocab]`, row-major.
@@ -378,7 +418,12 @@ fn step_rows(
     Ok(Some(rows))
 }
 
-fn check_length(file: &TensorFile, name: &str, found: usize, wanted: usize) -> Result<(), CaptureError> {
+pub(super) fn check_length(
+    file: &TensorFile,
+    name: &str,
+    found: usize,
+    wanted: usize,
+) -> Result<(), CaptureError> {
     if found == wanted {
         return Ok(());
     }

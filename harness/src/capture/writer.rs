@@ -2,7 +2,9 @@
 
 use super::meta::SCHEMA;
 use super::reader::{META_KEY, SCHEMA_KEY};
-use super::{Cache, CaptureError, CaptureMeta, Float, KvSet, LayerProfile, StepRows, Unmask};
+use super::{
+    Cache, CaptureError, CaptureMeta, Float, KvSet, LayerProfile, NearTies, SampledRows, StepRows, Unmask,
+};
 use crate::atomic;
 use safetensors::{Dtype, SafeTensorError, View};
 use std::borrow::Cow;
@@ -110,6 +112,29 @@ impl CaptureWriter {
         {
             self.extra.push((format!("unmask.{name}"), Tensor::integers(list)));
         }
+    }
+
+    /// Sets what the dense sampler said of each row, or the one that the backend brings `itself`.
+    pub fn sampled(&mut self, rows: &SampledRows, itself: bool) {
+        let prefix = if itself { "sampler.own" } else { "sampler" };
+        for (name, list) in [("argmax", &rows.argmax), ("sampled", &rows.sampled)] {
+            self.extra.push((format!("{prefix}.{name}"), Tensor::integers(list)));
+        }
+        let entropy = Tensor::floats(&rows.entropy, &[rows.entropy.len()]);
+        self.extra.push((format!("{prefix}.entropy"), entropy));
+    }
+
+    /// Sets the draws that are near ties of each row.
+    pub fn near_ties(&mut self, ties: &NearTies) {
+        for (name, list) in [("sampler.lowest", &ties.lowest), ("sampler.highest", &ties.highest)] {
+            self.extra.push((name.to_owned(), Tensor::integers(list)));
+        }
+    }
+
+    /// Sets the logits `[rows, vocab]` that were sampled, row-major.
+    pub fn sampled_logits(&mut self, logits: &[f32], vocab: usize) {
+        let tensor = Tensor::floats(logits, &[logits.len() / vocab.max(1), vocab]);
+        self.extra.push(("sampler.logits".to_owned(), tensor));
     }
 
     /// Rows so far.

@@ -26,13 +26,13 @@ pub(super) struct Selection {
     /// A gate file: what is declared and which divergences are known [default: ci/gate.toml as built in]
     #[arg(long, value_name = "FILE", env = GATE_ENV)]
     gate: Option<PathBuf>,
-    /// A preset of the gate file; the built-in one has quick (its default), full and nightly
+    /// A preset of the gate file; the built-in one has quick (its default), full, nightly and gpu
     #[arg(long, value_name = "NAME", conflicts_with_all = ["model", "cell"])]
     preset: Option<String>,
     /// A device under test, by exact name: Vulkan0, CPU@x64, CPU+repack, BUILD:CUDA0; repeat for several
     #[arg(long, value_name = "NAME")]
     device: Vec<DeviceSelector>,
-    /// A mode (full, full-cache, sparse, generate; prefill, decode, batch, profile, speculative, lifecycle);
+    /// A mode (full, full-cache, sparse, generate; prefill, decode, batch, profile, speculative, lifecycle; sampler);
     /// repeat for several
     #[arg(long, value_name = "MODE")]
     mode: Vec<Mode>,

@@ -12,6 +12,7 @@ mod kv;
 mod nmse;
 mod nonfinite;
 pub(crate) mod order;
+mod sampler;
 mod steps;
 mod top_token;
 
@@ -23,6 +24,7 @@ pub(crate) use kl::{divergence, log_sum_exp};
 pub use kv::{BadCache, KvNmse, LayerNmse, WorstCache};
 pub use nmse::{LogitsNmse, Nmse, WorstRow};
 pub use nonfinite::{NonFinite, NonFiniteCounts, NonFinitePlace};
+pub use sampler::{SamplerAgreement, SamplerDifference, SamplerFigures, SamplerPart};
 pub use steps::{BadStep, StepKv, StepNmse, Steps};
 pub(crate) use top_token::Top;
 pub use top_token::{Mismatch, MismatchKind, TopToken};
@@ -53,6 +55,9 @@ pub struct Metrics {
     pub nonfinite: NonFinite,
     /// Figures of the distributions.
     pub distribution: Distribution,
+    /// The dense sampler; `None` where the case is of none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sampler: Option<SamplerFigures>,
 }
 
 /// Where a row of logits stood.
@@ -125,16 +130,21 @@ pub fn compare(
     if limits.kv_nmse.is_some() {
         steps.push_caches(reference, test, &mut nonfinite)?;
     }
+    let sampler = sampler::compare(reference, test, &places)?;
+    // Checksums are equal or not, at every step.
+    let steps = steps.finish(limits.logits_nmse.limit, limits.kv_nmse.as_ref().map(|bound| bound.limit));
+    let steps = steps.filter(|_| sampler.is_none());
     let greedy = greedy::compare(reference, test, margins, sums.mean_square(), limits.logits_nmse.limit);
     Ok(Metrics {
         logits: sums.finish(|row| places[row]),
-        steps: steps.finish(limits.logits_nmse.limit, limits.kv_nmse.as_ref().map(|bound| bound.limit)),
+        steps,
         kv,
         kv_before_storing,
         top_token: top_tokens.finish(),
         greedy,
         nonfinite,
         distribution: distributions.finish(),
+        sampler,
     })
 }
 

@@ -18,10 +18,13 @@ pub(super) struct RawOutcome {
     kv_nmse: Option<Spanned<f64>>,
     kv_before_storing_nmse: Option<Spanned<f64>>,
     kl_mean: Option<Spanned<f64>>,
+    sampler_entropy: Option<Spanned<f64>>,
     check: Option<Spanned<f64>>,
     mismatches: Option<u32>,
     nonfinite: Option<u32>,
     greedy: Option<u32>,
+    sampler_argmax: Option<u32>,
+    sampler_draws: Option<u32>,
     nodes: Option<u32>,
     ops: Option<Vec<String>>,
     signal: Option<Spanned<String>>,
@@ -69,7 +72,7 @@ pub(super) fn check(raw: &Spanned<RawOutcome>, source: Source<'_>) -> Result<Out
     Ok(match status {
         Status::Diverged if figures.is_empty() => {
             let message = "a divergence needs a bound: logits_nmse, row_nmse, kv_nmse, kv_before_storing_nmse, kl_mean, \
-                           check, mismatches, nonfinite or greedy";
+                           check, mismatches, nonfinite, greedy, sampler_argmax, sampler_entropy or sampler_draws";
             return Err(source.error(&span, message));
         }
         Status::Diverged => Outcome::Diverged(figures),
@@ -106,6 +109,7 @@ fn figures(raw: &RawOutcome, source: Source<'_>) -> Result<Vec<(FindingKind, f64
         (FindingKind::Kv, &raw.kv_nmse),
         (FindingKind::BeforeStoring, &raw.kv_before_storing_nmse),
         (FindingKind::Kl, &raw.kl_mean),
+        (FindingKind::SamplerEntropy, &raw.sampler_entropy),
         (FindingKind::Check, &raw.check),
     ];
     let mut all = Vec::new();
@@ -123,6 +127,8 @@ fn figures(raw: &RawOutcome, source: Source<'_>) -> Result<Vec<(FindingKind, f64
         (FindingKind::Mismatches, raw.mismatches),
         (FindingKind::NonFinite, raw.nonfinite),
         (FindingKind::Greedy, raw.greedy),
+        (FindingKind::SamplerArgmax, raw.sampler_argmax),
+        (FindingKind::SamplerDraws, raw.sampler_draws),
     ];
     all.extend(counts.into_iter().filter_map(|(figure, count)| Some((figure, f64::from(count?)))));
     Ok(all)
@@ -142,7 +148,10 @@ impl Outcome {
             Self::Diverged(figures) => {
                 let bounds = figures.iter().map(|(figure, bound)| match figure {
                     FindingKind::Greedy => format!("greedy >= {bound}"),
-                    FindingKind::Mismatches | FindingKind::NonFinite => format!("{figure} <= {bound}"),
+                    FindingKind::Mismatches
+                    | FindingKind::NonFinite
+                    | FindingKind::SamplerArgmax
+                    | FindingKind::SamplerDraws => format!("{figure} <= {bound}"),
                     _ => format!("{figure} <= {bound:?}"),
                 });
                 format!("diverged with {}", bounds.collect::<Vec<_>>().join(", "))

@@ -123,7 +123,7 @@ mod tests {
             assert_eq!(crate::worker::lacks(&golden.case, &model.model.hparams, &inputs), None);
         }
         for mode in Mode::ALL {
-            let without = matches!(mode, Mode::Profile | Mode::Speculative | Mode::Lifecycle);
+            let without = matches!(mode, Mode::Profile | Mode::Speculative | Mode::Lifecycle | Mode::Sampler);
             assert_eq!(all.iter().any(|golden| golden.case.mode == *mode), !without, "{mode}");
         }
     }

@@ -31,7 +31,9 @@ pub fn vary(rows: Vec<Row>, models: &[ResolvedModel], plain: bool) -> Vec<Row> {
     for row in rows {
         let Some(model) = models.iter().find(|model| model.given == row.model) else { continue };
         let modes = if row.modes.is_empty() { matrix::default_modes(model) } else { row.modes.clone() };
-        for mode in modes.into_iter().filter(|&mode| matrix::has_mode(model, mode)) {
+        // Of a sampler no noise is measured: it computes on logits that every arm has alike.
+        let noisy = |mode: &Mode| *mode != Mode::Sampler && matrix::has_mode(model, *mode);
+        for mode in modes.into_iter().filter(noisy) {
             let own = plain || row.options != [Options::default()];
             let options = if own { row.options.clone() } else { variations(model, mode) };
             // What is made of a row stands in no file.

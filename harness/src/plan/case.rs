@@ -37,6 +37,8 @@ named_enum! {
         Speculative = "speculative",
         /// A cache that is saved and restored, reused, and shifted.
         Lifecycle = "lifecycle",
+        /// The dense sampler of a canvas on the device, compared with the host's.
+        Sampler = "sampler",
     }
 }
 
@@ -62,6 +64,10 @@ impl Case {
     pub fn check(&self) -> Result<(), IdError> {
         self.options.causal.check(self.mode)?;
         self.options.masked.check(self.mode)?;
+        self.options.sampler.check(self.mode)?;
+        if self.mode == Mode::Sampler {
+            self.options.check_sampler()?;
+        }
         self.options.draws.check(self.mode)
     }
 }
@@ -164,7 +170,8 @@ impl From<CellId> for String {
 mod tests {
     use super::*;
     use crate::plan::masked::{Remask, Schedule, StepCache};
-    use crate::plan::{Attention, CausalOptions, Draws, KvType, MaskedOptions};
+    use crate::plan::sampler::{Dist, Uniform};
+    use crate::plan::{Attention, CausalOptions, Draws, KvType, MaskedOptions, SamplerOptions};
     use proptest::prelude::*;
 
     fn names() -> impl Strategy<Value = String> {
@@ -217,12 +224,18 @@ mod tests {
         )
     }
 
+    fn sampler() -> impl Strategy<Value = SamplerOptions> {
+        let count = || proptest::option::of(2u32..);
+        (one_of(Dist::ALL), one_of(Uniform::ALL), count(), count(), count())
+            .prop_map(|(dist, u, vocab, canvas, steps)| SamplerOptions { dist, vocab, canvas, steps, u })
+    }
+
     fn options() -> impl Strategy<Value = Options> {
         let count = || proptest::option::of(1u32..);
         let counts = (count(), count(), count(), count());
-        let rest = (causal(), masked(), draws());
+        let rest = (causal(), masked(), draws(), sampler());
         (one_of(Attention::ALL), one_of(KvType::ALL), counts, rest).prop_map(
-            |(attn, kv, (ub, n, threads, layers), (causal, masked, draws))| Options {
+            |(attn, kv, (ub, n, threads, layers), (causal, masked, draws, sampler))| Options {
                 attn,
                 kv,
                 ub,
@@ -232,6 +245,7 @@ mod tests {
                 causal,
                 masked,
                 draws,
+                sampler,
             },
         )
     }

@@ -2,7 +2,8 @@
 
 use super::matrix::{self, Row};
 use super::models::ResolvedModel;
-use super::{Attention, Case, CellId, DeviceSelector};
+use super::{Attention, Case, CellId, DeviceSelector, Mode};
+use crate::capture::DeviceKind;
 use crate::pipeline::{Build, RunError};
 use std::collections::BTreeMap;
 
@@ -49,7 +50,18 @@ pub fn declare(declaring: &Declaring<'_>) -> Result<DeclaredCells, RunError> {
                 // where the command line names the model, or the row the device.
                 let flash = case.options.attn == Attention::Flash;
                 let by_name = declaring.models_named || !row.devices.is_empty();
-                let tested = |device: &DeviceSelector| !flash || by_name || !build.is_llvmpipe(device);
+                // A sampler has no weights: an extra buffer type would run the CPU's again, and an accelerator has
+                // none of its ops. A device that somebody names is tested all the same.
+                let device_named = !declaring.devices.is_empty() || !row.devices.is_empty();
+                let samples = case.mode == Mode::Sampler && !device_named;
+                let plain = |device: &DeviceSelector| {
+                    let kind = build.device(device).map(|device| device.kind);
+                    device.buft.is_none() && kind != Some(DeviceKind::Accelerator)
+                };
+                let tested = |device: &DeviceSelector| {
+                    let flash_fits = !flash || by_name || !build.is_llvmpipe(device);
+                    flash_fits && (!samples || plain(device))
+                };
                 let here = devices(declaring, row, build, model, i > 0)?;
                 let here = here.into_iter().filter(tested).map(|d| (d, true));
                 let absent = absent(declaring, row, build).into_iter().map(|d| (d, false));

@@ -65,7 +65,7 @@ impl Draws {
     /// The first option that means nothing.
     pub fn check(&self, mode: Mode) -> Result<(), IdError> {
         match self.written().first() {
-            Some(written) if !matches!(mode, Mode::Generate | Mode::Sparse) => {
+            Some(written) if !matches!(mode, Mode::Generate | Mode::Sparse | Mode::Sampler) => {
                 Err(IdError::new("option", written, format!("means nothing in mode {mode}")))
             }
             _ => Ok(()),

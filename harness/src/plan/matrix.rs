@@ -40,7 +40,7 @@ pub fn default_modes(model: &ResolvedModel) -> Vec<Mode> {
 pub fn has_mode(model: &ResolvedModel, mode: Mode) -> bool {
     let diffusion = model.model.hparams.architecture.is_diffusion();
     match mode {
-        Mode::Full | Mode::FullCache | Mode::Sparse => diffusion,
+        Mode::Full | Mode::FullCache | Mode::Sparse | Mode::Sampler => diffusion,
         Mode::Generate => true,
         // Some layer must be left between the protected ones.
         Mode::Profile => {

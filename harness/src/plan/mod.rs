@@ -1,6 +1,7 @@
 //! What is to be run: cases, devices and the ids that name them everywhere.
 
 pub mod calibration;
+pub mod canvas;
 pub mod case;
 pub mod causal;
 pub mod decimal;
@@ -11,6 +12,7 @@ pub mod masked;
 pub mod matrix;
 pub mod models;
 pub mod options;
+pub mod sampler;
 pub mod selector;
 pub mod shard;
 
@@ -19,6 +21,7 @@ pub use causal::CausalOptions;
 pub use draws::Draws;
 pub use masked::MaskedOptions;
 pub use options::{Attention, KvType, Options};
+pub use sampler::SamplerOptions;
 pub use selector::DeviceSelector;
 pub use shard::Shard;
 

@@ -1,6 +1,6 @@
 //! The options of a case, and their place in its id. Those of masked generation are in [`super::masked`].
 
-use super::{CausalOptions, Draws, IdError, MaskedOptions};
+use super::{CausalOptions, Draws, IdError, MaskedOptions, SamplerOptions};
 use crate::named::named_enum;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -56,6 +56,9 @@ pub struct Options {
     /// Drawing of tokens, in either.
     #[serde(skip_serializing_if = "Draws::is_default")]
     pub draws: Draws,
+    /// The dense sampler.
+    #[serde(skip_serializing_if = "SamplerOptions::is_default")]
+    pub sampler: SamplerOptions,
 }
 
 impl Default for Options {
@@ -70,13 +73,14 @@ impl Default for Options {
             causal: CausalOptions::default(),
             masked: MaskedOptions::default(),
             draws: Draws::default(),
+            sampler: SamplerOptions::default(),
         }
     }
 }
 
 impl fmt::Display for Options {
     /// `attn=flash&kv=f16&ub=7&n=64&threads=4&layers=1` in this order, then those of the autoregressive modes,
-    /// of masked generation and of drawing; defaults are left out.
+    /// of masked generation, of drawing and of the dense sampler; defaults are left out.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let default = Self::default();
         let number = |name, value: Option<u32>| value.map(|v| format!("{name}={v}"));
@@ -90,6 +94,7 @@ impl fmt::Display for Options {
         ];
         let written = written.into_iter().flatten().chain(self.causal.written());
         let written = written.chain(self.masked.written()).chain(self.draws.written());
+        let written = written.chain(self.sampler.written());
         f.write_str(&written.collect::<Vec<_>>().join("&"))
     }
 }
@@ -130,14 +135,36 @@ impl Options {
             "layers" => self.layers = parse_count("layers", value, 0)?,
             _ if self.causal.set(key, value)?
                 || self.masked.set(key, value)?
-                || self.draws.set(key, value)? => {}
+                || self.draws.set(key, value)?
+                || self.sampler.set(key, value)? => {}
             _ => {
                 let (causal, masked, draws) = (CausalOptions::KEYS, MaskedOptions::KEYS, Draws::KEYS);
-                let known = format!("known: attn, kv, ub, n, threads, layers, {causal}, {masked}, {draws}");
+                let sampler = SamplerOptions::KEYS;
+                let known = format!(
+                    "known: attn, kv, ub, n, threads, layers, {causal}, {masked}, {draws}, {sampler}"
+                );
                 return Err(IdError::new("option", key, known));
             }
         }
         Ok(())
+    }
+}
+
+impl Options {
+    /// Checks that what is set means something to a sampler, which has no attention, no cache and no layers; a length
+    /// is that of the model's own steps.
+    pub(super) fn check_sampler(&self) -> Result<(), IdError> {
+        let sampled =
+            Self { sampler: self.sampler, draws: self.draws, threads: self.threads, ..Self::default() };
+        let own = self.sampler.dist == super::sampler::Dist::Steps;
+        let plain = Self { n: self.n.filter(|_| own), ..sampled };
+        if *self == plain {
+            return Ok(());
+        }
+        let means = plain.to_string();
+        let other = self.to_string();
+        let other = other.split('&').find(|written| !means.split('&').any(|kept| kept == *written));
+        Err(IdError::new("option", other.unwrap_or_default(), "means nothing in mode sampler"))
     }
 }
 

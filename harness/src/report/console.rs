@@ -1,7 +1,7 @@
 //! The console: an aligned table, a line for each failed cell, and one line of summary.
 
 use super::format::{COLUMNS, HEADINGS, one_line, row};
-use super::{Cell, Report};
+use super::{Cell, Report, sampler};
 use crate::verdict::Status;
 
 /// The report as text; escape codes for colour only when asked for.
@@ -27,6 +27,9 @@ pub fn render(report: &Report, colour: bool) -> String {
     }
     for cell in report.expected() {
         text.push_str(&format!("{}: {}: {}\n", cell.status, cell.id, one_line(&cell.reason)));
+    }
+    for (cell, found) in report.cells.iter().filter_map(|cell| Some((cell, sampler::of(cell)?))) {
+        text.push_str(&format!("sampler: {}: {}\n", cell.id, sampler::parts(found).join("; ")));
     }
     for note in report.gate.iter().flat_map(crate::gate::GateUse::notes) {
         text.push_str(&format!("gate: {}\n", one_line(&note)));

@@ -1,7 +1,7 @@
 //! `cells.csv`: one row a cell with every figure, for spreadsheets and scripts.
 
 use super::{Cell, Report};
-use crate::capture::Cache;
+use crate::capture::{Cache, SamplerCost};
 use crate::compare::Metrics;
 
 /// A column: its name and what stands in it.
@@ -22,6 +22,7 @@ const COLUMNS: &[Column] = &[
     ("causal", |c| c.options.causal.written().join("&")),
     ("masked", |c| c.options.masked.written().join("&")),
     ("draws", |c| c.options.draws.written().join("&")),
+    ("sampler", |c| c.options.sampler.written().join("&")),
     ("build", |c| c.build.clone()),
     ("device", |c| c.device.to_string()),
     ("reference", |c| optional(c.reference.as_ref())),
@@ -99,6 +100,28 @@ const COLUMNS: &[Column] = &[
     ("entropy_max_difference", |c| figure(c, |m| Some(m.distribution.entropy_max_difference))),
     ("max_abs_error", |c| figure(c, |m| Some(m.distribution.max_abs_error))),
     ("max_rel_error", |c| figure(c, |m| Some(m.distribution.max_rel_error))),
+    ("sampler_rows", |c| metric(c, |m| m.sampler.as_ref().map(|s| s.rows))),
+    ("sampler_silent", |c| metric(c, |m| m.sampler.as_ref().map(|s| s.silent))),
+    ("sampler_mean_entropy", |c| figure(c, |m| m.sampler.as_ref().map(|s| s.mean_entropy))),
+    ("sampler_yields", |c| metric(c, |m| m.sampler.as_ref().map(|s| s.graph.yields))),
+    ("sampler_argmax", |c| metric(c, |m| m.sampler.as_ref().map(|s| s.graph.argmax))),
+    ("sampler_entropy_max", |c| figure(c, |m| m.sampler.as_ref().map(|s| s.graph.entropy_max))),
+    ("sampler_entropy_mean", |c| figure(c, |m| m.sampler.as_ref().map(|s| s.graph.entropy_mean))),
+    ("sampler_entropy_limit", |c| {
+        full(c.limits.as_ref().and_then(|l| l.sampler.as_ref()).map(|s| s.entropy.limit))
+    }),
+    ("sampler_near_ties", |c| metric(c, |m| m.sampler.as_ref().map(|s| s.graph.near_ties))),
+    ("sampler_real", |c| metric(c, |m| m.sampler.as_ref().map(|s| s.graph.real))),
+    ("sampler_device_seconds_step", |c| cost(c, |s| Some(s.device_seconds))),
+    ("sampler_host_seconds_step", |c| cost(c, |s| Some(s.host_seconds))),
+    ("sampler_device_bytes_step", |c| cost(c, |s| Some(s.device_bytes))),
+    ("sampler_host_bytes_step", |c| cost(c, |s| Some(s.host_bytes))),
+    ("sampler_own", |c| cost(c, |s| s.own.clone())),
+    ("sampler_own_seconds_step", |c| cost(c, |s| s.own_seconds)),
+    ("sampler_own_argmax", |c| metric(c, |m| m.sampler.as_ref()?.own.as_ref().map(|o| o.argmax + o.yields))),
+    ("sampler_own_entropy_max", |c| figure(c, |m| m.sampler.as_ref()?.own.as_ref().map(|o| o.entropy_max))),
+    ("sampler_own_near_ties", |c| metric(c, |m| m.sampler.as_ref()?.own.as_ref().map(|o| o.near_ties))),
+    ("sampler_own_real", |c| metric(c, |m| m.sampler.as_ref()?.own.as_ref().map(|o| o.real))),
     ("attribution", |c| optional(c.attribution.as_ref().map(|a| a.verdict))),
     ("reference_oracle_nmse", |c| full(c.attribution.as_ref().map(|a| a.reference_nmse))),
     ("device_oracle_nmse", |c| full(c.attribution.as_ref().map(|a| a.device_nmse))),
@@ -165,6 +188,10 @@ pub(super) fn full(value: Option<f64>) -> String {
 
 fn figure(cell: &Cell, of: impl Fn(&Metrics) -> Option<f64>) -> String {
     full(cell.metrics.as_ref().and_then(of))
+}
+
+fn cost<T: ToString>(cell: &Cell, of: impl Fn(&SamplerCost) -> Option<T>) -> String {
+    metric(cell, |m| of(m.sampler.as_ref()?.cost.as_ref()?))
 }
 
 fn metric<T: ToString>(cell: &Cell, of: impl Fn(&Metrics) -> Option<T>) -> String {

@@ -70,6 +70,7 @@ fn metrics(nmse: f64) -> Metrics {
             max_abs_error: 4.0 * nmse,
             max_rel_error: 8.0 * nmse,
         },
+        sampler: None,
     }
 }
 

@@ -3,7 +3,8 @@
 use super::Cell;
 use crate::capture::Cache;
 
-/// The headings of a cell's row. K and V are those of the worst layer; nodes are those on the device of all; the
+/// The headings of a cell's row; of a sampler's cell ties and real differences are those of draws, and real ones of
+/// argmax too. K and V are those of the worst layer; nodes are those on the device of all; the
 /// last are the logits NMSE of reference and device against the oracle.
 pub(super) const HEADINGS: [&str; COLUMNS] = [
     "status",
@@ -35,6 +36,14 @@ pub(super) fn row(cell: &Cell) -> [String; COLUMNS] {
     let worst_cache = |cache| figure(&|m| m.kv.as_ref().map(|kv| kv.worst_of(cache).1));
     let worst = metrics.map(|m| &m.logits.worst);
     let top = metrics.map(|m| &m.top_token);
+    if let Some(found) = super::sampler::of(cell) {
+        let mut fields: [String; COLUMNS] = std::array::from_fn(|_| none());
+        (fields[0], fields[1]) = (cell.status.to_string(), cell.id.to_string());
+        let real = found.graph.argmax + found.graph.yields + found.graph.real;
+        (fields[6], fields[7]) = (found.graph.near_ties.to_string(), real.to_string());
+        fields[9] = nodes(cell);
+        return fields;
+    }
     [
         cell.status.to_string(),
         cell.id.to_string(),
@@ -45,11 +54,16 @@ pub(super) fn row(cell: &Cell) -> [String; COLUMNS] {
         top.map_or_else(none, |t| t.ties.to_string()),
         top.map_or_else(none, |t| t.real.to_string()),
         greedy(cell),
-        cell.nodes().map_or_else(none, |(placed, total)| format!("{placed}/{total}")),
+        nodes(cell),
         cell.attribution.as_ref().map_or_else(none, |found| {
             format!("{}/{}", scientific(found.reference_nmse), scientific(found.device_nmse))
         }),
     ]
+}
+
+/// Compute nodes where they were to be, of all.
+fn nodes(cell: &Cell) -> String {
+    cell.nodes().map_or_else(|| NONE.to_owned(), |(placed, total)| format!("{placed}/{total}"))
 }
 
 /// Text on one line, without control characters: reasons may quote what a crashing worker wrote.

@@ -2,7 +2,7 @@
 
 use super::Cell;
 use crate::capture::{Cache, KvSet};
-use crate::compare::{KvNmse, Metrics};
+use crate::compare::{KvNmse, Metrics, SamplerAgreement, SamplerFigures};
 use crate::verdict::{Bound, Limits, within};
 
 /// One figure and its limit.
@@ -49,6 +49,10 @@ pub(super) fn ratio(value: f64, limit: f64) -> f64 {
 pub(super) fn figures(cell: &Cell) -> Vec<Held> {
     let Some(metrics) = &cell.metrics else { return Vec::new() };
     let limits = cell.limits.as_ref();
+    if let Some(found) = &metrics.sampler {
+        // Its logits are checksums, which are equal where it was compared at all.
+        return samplers(found, limits).into_iter().chain(fallen(cell, limits)).collect();
+    }
     let worst = &metrics.logits.worst;
     let row =
         format!("row {}, position {}, step {}", worst.place.row, worst.place.position, worst.place.step);
@@ -78,6 +82,12 @@ fn nmse(name: &'static str, place: String, value: f64, bound: Option<&Bound>) ->
     Held { name, place, value, limit: bound.map(|bound| bound.limit), reason, counts: false }
 }
 
+/// A number of things.
+fn count(name: &'static str, place: String, value: u64, limit: Option<u64>) -> Held {
+    let limit = limit.map(|limit| limit as f64);
+    Held { name, place, value: value as f64, limit, reason: String::new(), counts: true }
+}
+
 /// The worst layer of either cache.
 fn caches(names: [&'static str; 2], kv: Option<&KvNmse>, bound: Option<&Bound>) -> Vec<Held> {
     let Some(kv) = kv else { return Vec::new() };
@@ -88,15 +98,32 @@ fn caches(names: [&'static str; 2], kv: Option<&KvNmse>, bound: Option<&Bound>) 
     worst.collect()
 }
 
-fn counts(cell: &Cell, metrics: &Metrics, limits: Option<&Limits>) -> Vec<Held> {
-    let count = |name, place, value: u64, limit: Option<u64>| Held {
-        name,
-        place,
-        value: value as f64,
-        limit: limit.map(|limit| limit as f64),
-        reason: String::new(),
-        counts: true,
+/// Those of the dense sampler, and of the one that the backend brings.
+fn samplers(found: &SamplerFigures, limits: Option<&Limits>) -> Vec<Held> {
+    let limits = limits.and_then(|limits| limits.sampler.as_ref());
+    let of = |names: [&'static str; 3], agreement: &SamplerAgreement| {
+        let rows = format!("of {} rows", found.rows);
+        let ties = format!("of {} rows, {} near ties beside them", found.rows, agreement.near_ties);
+        let at =
+            agreement.entropy_row.map_or_else(String::new, |at| format!("row {}, step {}", at.row, at.step));
+        let differ = agreement.argmax + agreement.yields;
+        [
+            nmse(names[0], at, agreement.entropy_max, limits.map(|limits| &limits.entropy)),
+            count(names[1], rows, differ, limits.map(|limits| limits.argmax)),
+            count(names[2], ties, agreement.real, limits.map(|limits| limits.real)),
+        ]
     };
+    let graph = of(["entropy difference", "another argmax", "real differences of draws"], &found.graph);
+    let names = [
+        "entropy difference, backend's own sampler",
+        "another argmax, backend's own sampler",
+        "real differences of draws, backend's own sampler",
+    ];
+    let own = found.own.iter().flat_map(|own| of(names, own));
+    graph.into_iter().chain(own).collect()
+}
+
+fn counts(cell: &Cell, metrics: &Metrics, limits: Option<&Limits>) -> Vec<Held> {
     let top = &metrics.top_token;
     let found = &metrics.nonfinite;
     let first = found.first.as_ref();
@@ -115,12 +142,16 @@ fn counts(cell: &Cell, metrics: &Metrics, limits: Option<&Limits>) -> Vec<Held> 
             Some(0),
         ),
     ];
-    if let Some(placement) = cell.placement.as_ref().filter(|_| !cell.device.is_cpu()) {
-        let place = format!("of {}", placement.total());
-        let limit = limits.and_then(|limits| limits.fallback_nodes);
-        held.push(count("compute nodes on the CPU", place, placement.on_cpu(), limit));
-    }
+    held.extend(fallen(cell, limits));
     held
+}
+
+/// Compute nodes that fell back to the CPU.
+fn fallen(cell: &Cell, limits: Option<&Limits>) -> Option<Held> {
+    let placement = cell.placement.as_ref().filter(|_| !cell.device.is_cpu())?;
+    let limit = limits.and_then(|limits| limits.fallback_nodes);
+    let place = format!("of {}", placement.total());
+    Some(count("compute nodes on the CPU", place, placement.on_cpu(), limit))
 }
 
 /// The name of one cache's tensor and its NMSE in one layer.

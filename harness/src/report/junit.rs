@@ -72,7 +72,9 @@ fn case(cell: &Cell) -> TestCase {
     // A case that succeeds has no message of its own.
     let expected = (cell.status == Status::Expected).then(|| format!("{}: {}\n", cell.status, cell.reason));
     let retried = cell.retried.iter().map(|how| format!("computed on the second try: {how}\n"));
-    let told: String = declared.chain(expected).chain(retried).collect();
+    let sampled = super::sampler::of(cell).into_iter().flat_map(super::sampler::parts);
+    let sampled = sampled.map(|part| format!("sampler: {part}\n"));
+    let told: String = declared.chain(expected).chain(retried).chain(sampled).collect();
     case.set_system_out(format!("{told}run again: {}\n", cell.rerun));
     case
 }

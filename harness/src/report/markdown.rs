@@ -1,7 +1,7 @@
 //! `summary.md`: red cells first, made to fit a CI step summary of one MiB.
 
 use super::format::{COLUMNS, HEADINGS, NONE, one_line, row, scientific, shortened};
-use super::{Cell, Part, Report};
+use super::{Cell, Part, Report, sampler};
 use crate::compare::StepNmse;
 use crate::gate::GateUse;
 
@@ -24,6 +24,7 @@ pub fn render(report: &Report) -> String {
         failed(report),
         retried(report),
         notes(report),
+        samplers(report),
         checks(report),
         steps(report),
         environment(report),
@@ -100,6 +101,15 @@ fn notes(report: &Report) -> String {
     let without = without.map(|(why, n)| format!("- {n} cells without the oracle: {}\n", escape(why)));
     // What concerns the whole run comes first, so that a long list does not drop it.
     list("Notes", gate.chain(without).chain(noted).collect())
+}
+
+/// What dense samplers say, and what they cost.
+fn samplers(report: &Report) -> String {
+    let told = |cell: &Cell| {
+        let found = sampler::of(cell)?;
+        Some(format!("- `{}`: {}\n", cell.id, reason(&sampler::parts(found).join("; "))))
+    };
+    list("Samplers", report.cells.iter().filter_map(told).collect())
 }
 
 /// What devices were found to do against themselves.

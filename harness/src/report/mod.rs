@@ -12,6 +12,7 @@ pub mod markdown;
 pub mod merge;
 mod model;
 pub mod pieces;
+mod sampler;
 pub mod schema;
 pub mod tensors;
 

@@ -4,6 +4,7 @@ use super::csv::{full, optional};
 use super::{Cell, Report, held};
 use crate::capture::KvSet;
 use crate::compare::{KvNmse, Metrics};
+use crate::plan::Mode;
 use crate::verdict::Bound;
 
 const HEADING: [&str; 13] = [
@@ -26,7 +27,9 @@ const HEADING: [&str; 13] = [
 /// quantised caches, before they were stored (`k_raw.0`, …). What does not exist is empty: the worst row is that of
 /// logits, head and position are known of the worst cache alone, and `ok` says nothing where there is no limit.
 pub fn render(report: &Report) -> String {
-    let rows = report.cells.iter().filter_map(|cell| Some((cell, cell.metrics.as_ref()?)));
+    // The logits of a sampler's cell are checksums.
+    let rows = report.cells.iter().filter(|cell| cell.mode != Mode::Sampler);
+    let rows = rows.filter_map(|cell| Some((cell, cell.metrics.as_ref()?)));
     let rows = rows.flat_map(|(cell, metrics)| {
         let limits = cell.limits.as_ref();
         let stored = limits.and_then(|limits| limits.kv_nmse.as_ref());

@@ -35,6 +35,34 @@ fn markdown_summary() {
 }
 
 #[test]
+fn every_renderer_tells_of_a_sampler() {
+    let mut cell = passed();
+    cell.metrics.as_mut().unwrap().sampler = Some(super::sampler::fixtures::figures());
+    let report = report_of(vec![cell]);
+    for (name, text) in [
+        ("console", console::render(&report, false)),
+        ("markdown", markdown::render(&report)),
+        ("junit", junit::render(&report)),
+        ("html", html::render(&report)),
+    ] {
+        assert!(text.contains("argmax differs in 0 of 3840 rows"), "{name}: {text}");
+        assert!(text.contains("250 times as fast"), "{name}: {text}");
+    }
+    let csv = csv::render(&report);
+    let column = |name: &str| {
+        let mut reader = ::csv::Reader::from_reader(csv.as_bytes());
+        let at = reader.headers().unwrap().iter().position(|heading| heading == name).unwrap();
+        reader.records().next().unwrap().unwrap()[at].to_owned()
+    };
+    assert_eq!(
+        ["sampler_near_ties", "sampler_own_real", "sampler_device_bytes_step"].map(column),
+        ["2", "3", "4096"]
+    );
+    let again: Report = serde_json::from_str(&json::render(&report)).unwrap();
+    assert_eq!(again.cells[0].metrics, report.cells[0].metrics);
+}
+
+#[test]
 fn csv_tensors() {
     insta::assert_snapshot!(tensors::render(&sample()));
 }

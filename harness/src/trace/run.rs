@@ -257,6 +257,7 @@ fn traceable(id: &CellId) -> Result<(), String> {
     let why = match id.case.mode {
         Mode::Speculative => "two models take turns in it",
         Mode::Lifecycle => "it moves and restores caches between graphs",
+        Mode::Sampler => "it has no layers to walk through",
         _ => return Ok(()),
     };
     Err(format!("mode {} cannot be traced: {why}; trace prefill, batch or decode instead", id.case.mode))

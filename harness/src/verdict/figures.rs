@@ -23,7 +23,8 @@ pub(super) fn faults(metrics: &Metrics, limits: &Limits) -> Vec<Finding> {
         divergence(metrics, limits),
         greedy(metrics),
     ];
-    checks.into_iter().flatten().collect()
+    let sampler = super::sampler::faults(metrics, limits);
+    checks.into_iter().flatten().chain(sampler).collect()
 }
 
 fn nonfinite(metrics: &Metrics) -> Option<Finding> {

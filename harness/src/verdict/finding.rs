@@ -23,6 +23,12 @@ named_enum! {
         Kl = "kl_mean",
         /// A greedy run that differs; how many tokens are equal before that.
         Greedy = "greedy",
+        /// Rows of the dense sampler with another argmax, or of which one arm says nothing; how many.
+        SamplerArgmax = "sampler_argmax",
+        /// The largest difference of entropies that the dense sampler finds, in nats.
+        SamplerEntropy = "sampler_entropy",
+        /// Draws of the dense sampler that differ by more than a near tie; how many.
+        SamplerDraws = "sampler_draws",
         /// What a device was found to do against itself.
         Check = "check",
         /// Compute nodes that fell back to the CPU; how many.

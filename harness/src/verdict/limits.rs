@@ -73,6 +73,21 @@ pub struct Limits {
     pub max_real_mismatches: u64,
     /// Compute nodes on the CPU while another device is selected. `None` does not limit them.
     pub fallback_nodes: Option<u64>,
+    /// The dense sampler, where the case is of one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sampler: Option<SamplerLimits>,
+}
+
+/// The limits of a dense sampler.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SamplerLimits {
+    /// Rows with another argmax.
+    pub argmax: u64,
+    /// The difference of entropies in nats, in every row.
+    pub entropy: Bound,
+    /// Draws that differ by more than a near tie.
+    pub real: u64,
 }
 
 impl Limits {
@@ -88,6 +103,7 @@ impl Limits {
             kl_mean: None,
             max_real_mismatches: 0,
             fallback_nodes: Some(0),
+            sampler: None,
         }
     }
 }

@@ -8,6 +8,7 @@ mod finding;
 mod judge;
 mod limits;
 mod placing;
+mod sampler;
 mod tolerance;
 
 pub use attribution::{Arm, Attribution, attribute};
@@ -15,7 +16,7 @@ pub use checks::with_checks;
 pub use exit_code::{ExitCode, Outcome, exit_code};
 pub use finding::{Finding, FindingKind};
 pub use judge::{Verdict, judge, judge_figures, reference_fault};
-pub use limits::{Bound, Limits, within};
+pub use limits::{Bound, Limits, SamplerLimits, within};
 pub(crate) use placing::ops_on_cpu;
 pub use tolerance::{DeviceClass, Key, ToleranceError, Tolerances, WeightClass};
 

@@ -1,6 +1,6 @@
 //! The table of tolerances: which limits a cell gets, from data.
 
-use super::{Bound, Limits};
+use super::{Bound, Limits, SamplerLimits};
 use crate::capture::DeviceKind;
 use crate::named::named_enum;
 use crate::plan::{Attention, Case, KvType, Mode};
@@ -119,6 +119,7 @@ pub struct Tolerances {
     kv_stored: Vec<FactorRow>,
     fallback: Count,
     real_mismatches: Count,
+    sampler: Sampler,
 }
 
 /// A limit for the cells that match.
@@ -147,6 +148,23 @@ struct FactorRow {
 #[serde(deny_unknown_fields)]
 struct Factor {
     factor: f64,
+    reason: String,
+}
+
+/// The limits of a dense sampler.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Sampler {
+    argmax: Count,
+    entropy: Most,
+    draws: Count,
+}
+
+/// The largest figure that passes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Most {
+    limit: f64,
     reason: String,
 }
 
@@ -207,14 +225,22 @@ impl Tolerances {
             1.0 => kv.reason,
             factor => format!("{}; {factor} x: {}", kv.reason, stored.reason),
         };
+        // A sampler has no cache, and its captures no keys and values.
+        let samples = key.case.mode == Mode::Sampler;
+        let sampler = samples.then(|| SamplerLimits {
+            argmax: self.sampler.argmax.limit,
+            entropy: Bound::new(self.sampler.entropy.limit, self.sampler.entropy.reason.clone()),
+            real: self.sampler.draws.limit,
+        });
         Ok(Limits {
             row_nmse: Bound::new(self.worst_row.factor * logits.limit, row_reason),
             logits_nmse: Bound::new(logits.limit, logits.reason),
-            kv_nmse: Some(Bound::new(stored.factor * kv.limit, kv_reason)),
-            kv_before_storing_nmse: before,
+            kv_nmse: (!samples).then(|| Bound::new(stored.factor * kv.limit, kv_reason)),
+            kv_before_storing_nmse: before.filter(|_| !samples),
             kl_mean: None,
             max_real_mismatches: self.real_mismatches.limit,
             fallback_nodes: (!key.leaves_work_on_cpu()).then_some(self.fallback.limit),
+            sampler,
         })
     }
 
@@ -243,6 +269,7 @@ impl Tolerances {
         values.extend(limits("kv_nmse", &self.kv_nmse));
         values.extend(self.kv_stored.iter().map(|row| ("kv_stored", row.factor)));
         values.push(("worst_row", self.worst_row.factor));
+        values.push(("sampler.entropy", self.sampler.entropy.limit));
         match values.into_iter().find(|(_, value)| !(value.is_finite() && *value > 0.0)) {
             Some((table, value)) => Err(ToleranceError::NotPositive { table, value: value.to_string() }),
             None => Ok(()),

@@ -4,6 +4,7 @@ use super::causal::Bench;
 use super::child::describe;
 use super::masked::{self, Findings};
 use super::protocol::{Failure, FailureKind, JobCell, RunJob};
+use super::sampler;
 use crate::capture::{CaptureMeta, CaptureWriter, SCHEMA};
 use crate::plan::causal::Store;
 use crate::plan::{Attention, KvType, Mode, Options};
@@ -32,6 +33,9 @@ pub(super) fn execute(
     loaded: &mut Option<Loaded>,
     recorder: Option<Recorder>,
 ) -> Result<(), Failure> {
+    if cell.id.case.mode == Mode::Sampler {
+        return sampler::execute(ggml, job, cell, loaded);
+    }
     let loaded = ready(ggml, job, cell, loaded)?;
     let session = &mut loaded.session;
     session.renew().map_err(|error| Failure::from(&error))?;
@@ -126,6 +130,7 @@ pub(super) fn execute(
         retried: cell.lost.clone(),
         notes,
         checks,
+        sampler: None,
     };
     Ok(writer.write(&cell.capture, &meta)?)
 }

@@ -179,7 +179,7 @@ fn nmse<'a>(pairs: impl IntoIterator<Item = (&'a Vec<f32>, &'a Vec<f32>)>) -> f6
 }
 
 /// What the inputs and the options make of a generation.
-fn plan(cell: &JobCell) -> Plan {
+pub(super) fn plan(cell: &JobCell) -> Plan {
     let (inputs, case) = (&cell.inputs, &cell.id.case);
     let (options, draws) = (&case.options.masked, &case.options.draws);
     Plan {

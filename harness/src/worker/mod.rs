@@ -20,6 +20,7 @@ pub mod memory;
 mod oracle;
 pub mod probe;
 mod protocol;
+mod sampler;
 mod step_kv;
 pub mod sweep;
 mod trace;

@@ -11,6 +11,7 @@
 
 use super::exchange::{int, open, signed, unsigned};
 use super::protocol::{Failure, FailureKind, JobCell};
+use super::sampler;
 use crate::capture::{
     BuildInfo, Cache, CaptureMeta, CaptureReader, CaptureWriter, DeviceInfo, DeviceKind, KvSet, ORACLE,
     Placement, SCHEMA, Unmask,
@@ -55,7 +56,14 @@ pub(super) struct Loaded {
 /// Computes `cell` and writes its capture.
 pub(super) fn execute(cell: &JobCell, loaded: &mut Option<Loaded>) -> Result<(), Failure> {
     let path = cell.replay.as_ref().ok_or_else(|| input("the oracle has no trajectory to follow"))?;
-    let reference = open(path)?;
+    let mut reference = open(path)?;
+    if cell.id.case.mode == Mode::Sampler {
+        let mut writer = CaptureWriter::new(1);
+        let started = Instant::now();
+        sampler::oracle(cell, &mut reference, &mut writer)?;
+        let timings = BTreeMap::from([("compute".to_owned(), started.elapsed().as_secs_f64())]);
+        return Ok(writer.write(&cell.capture, &meta(cell, timings))?);
+    }
     if loaded.as_ref().is_none_or(|l| l.path != cell.path) {
         let started = Instant::now();
         let model = Model::open(&cell.path).map_err(input)?;
@@ -247,6 +255,7 @@ fn meta(cell: &JobCell, timings: BTreeMap<String, f64>) -> CaptureMeta {
         retried: None,
         notes: vec!["F64; the K/V cache rounded as the case's type does".to_owned()],
         checks: Vec::new(),
+        sampler: None,
     }
 }
 

@@ -8,7 +8,7 @@ use ggml_parity::verdict::Status;
 use ggml_parity::worker::Fault;
 
 /// A fault, the cases in which it shows, and those in which there is nothing to mistake.
-const TABLE: [(Fault, &[&str], &[&str]); 11] = [
+const TABLE: [(Fault, &[&str], &[&str]); 14] = [
     (
         RopeKindSwapped,
         &["gen-dream/f32/full", "gen-llama/f32/decode", "gen-qwen2/f32/prefill?attn=flash"],
@@ -70,6 +70,22 @@ const TABLE: [(Fault, &[&str], &[&str]); 11] = [
             "gen-qwen2/f32/prefill?ub=7",
         ],
         &["gen-llama/f32/prefill", "gen-dream/f32/full-cache", "gen-dream/f32/full"],
+    ),
+    // Noise has one maximum, and of the least vocabulary a sum in one level is that of the contract.
+    (
+        ArgmaxLast,
+        &["gen-dream/f32/sampler?dist=ties&vocab=1000", "gen-dream/f32/sampler?dist=uniform&vocab=64"],
+        &["gen-dream/f32/sampler?dist=flat&vocab=1000", "gen-dream/f32/full"],
+    ),
+    (
+        CumsumOneLevel,
+        &["gen-dream/f32/sampler?dist=plateau&vocab=49152"],
+        &["gen-dream/f32/sampler?dist=plateau&vocab=64"],
+    ),
+    (
+        EntropyWithoutMean,
+        &["gen-dream/f32/sampler?dist=flat&vocab=1000", "gen-dream/f32/sampler"],
+        &["gen-dream/f32/sampler?dist=uniform&vocab=64"],
     ),
 ];
 

@@ -52,6 +52,16 @@ pub(crate) type EvalCallback =
     unsafe extern "C" fn(node: *mut RawTensor, ask: bool, user: *mut c_void) -> bool;
 pub(crate) type SetThreads = unsafe extern "C" fn(*mut RawBackend, c_int);
 pub(crate) type GetExtraBufts = unsafe extern "C" fn(*mut RawDevice) -> *mut *mut RawBufferType;
+/// `ggml_backend_<name>_diffusion_sample`.
+pub(crate) type DiffusionSample = unsafe extern "C" fn(
+    logits: *mut RawTensor,
+    u: *const f32,
+    argmax: *mut c_int,
+    entropy: *mut f32,
+    sampled: *mut c_int,
+    n_tokens: c_int,
+    inv_temp: f32,
+) -> bool;
 pub(crate) type GetFeatures = unsafe extern "C" fn(*mut RawReg) -> *const RawFeature;
 
 macro_rules! api {
@@ -190,6 +200,13 @@ api! {
         fn ggml_sum_rows(C, T) -> T;
         fn ggml_argsort(C, T, c_int) -> T;
         fn ggml_mul_mat_id(C, T, T, T) -> T;
+        fn ggml_sub(C, T, T) -> T;
+        fn ggml_exp(C, T) -> T;
+        fn ggml_log(C, T) -> T;
+        fn ggml_step(C, T) -> T;
+        fn ggml_clamp(C, T, f32, f32) -> T;
+        fn ggml_argmax(C, T) -> T;
+        fn ggml_repeat(C, T, T) -> T;
         fn ggml_backend_sched_set_eval_callback(*mut RawSched, Option<EvalCallback>, *mut c_void);
         fn ggml_backend_meta_device(*mut *mut RawDevice, usize, *mut c_void, *mut c_void) -> *mut RawDevice;
     }

@@ -10,6 +10,7 @@
 //! | [`network`] | [`Network::open`], [`Network::forward`] and the modes as calls of it |
 //! | [`cache`] | the K/V [`Cache`], with storage types emulated ([`Precision`]) |
 //! | [`generate`] | greedy decoding, speculative decoding, layer profiles, masked diffusion |
+//! | [`sampler`] | the dense sampler of a diffusion canvas |
 //! | `models` | one file an architecture, twins of the runtime's |
 //! | `matrix`, `attention`, `rope`, `ops` | the arithmetic |
 //!
@@ -53,6 +54,7 @@ mod models;
 pub mod network;
 mod ops;
 mod rope;
+pub mod sampler;
 
 pub use cache::{Cache, LayerKv, Precision};
 pub use error::Error;

@@ -38,11 +38,17 @@ pub enum Fault {
     /// A graph that adds to a cache, or writes over a part of it, does not store its last token: what the cache had
     /// there stays. All layers.
     StaleRow,
+    /// Of equal maxima the dense sampler takes the last.
+    ArgmaxLast,
+    /// The dense sampler's running sum goes over a whole row of the vocabulary, not over blocks and then within one.
+    CumsumOneLevel,
+    /// The dense sampler's entropy is the logarithm of the sum, without the mean that belongs to it.
+    EntropyWithoutMean,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 14] = [
         Self::RopeKindSwapped,
         Self::HeadsMispaired,
         Self::BiasDropped,
@@ -54,6 +60,9 @@ impl Fault {
         Self::KeyHeadScaled,
         Self::RowZeroed,
         Self::StaleRow,
+        Self::ArgmaxLast,
+        Self::CumsumOneLevel,
+        Self::EntropyWithoutMean,
     ];
 
     /// How many of `tokens` a graph stores that reads `n_kv` positions of the cache.

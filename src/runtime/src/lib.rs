@@ -10,6 +10,7 @@
 mod attention;
 mod blocks;
 mod cache;
+pub mod dense_sampler;
 mod device;
 mod diffusion;
 mod error;

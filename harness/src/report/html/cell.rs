@@ -4,7 +4,7 @@ use super::super::{Cell, Report};
 use super::curves::{Chart, Series};
 use super::{badge, command, curves, figures, matrix, placement, tokens};
 use crate::capture::{Cache, KvSet};
-use crate::compare::{KvNmse, Metrics, StepNmse, Steps};
+use crate::compare::{KvNmse, Metrics, SamplerPart, StepNmse, Steps};
 use crate::gate::Declared;
 use crate::report::format::scientific;
 use crate::report::held;
@@ -57,6 +57,7 @@ fn details(index: usize, cell: &Cell, rank: usize) -> Markup {
                 (command("Run again", &cell.rerun))
                 (figures::render(cell))
                 (figures::attribution(cell))
+                (sampler(cell))
                 (charts(index, cell))
                 (tokens::render(index, cell))
                 (placement::render(index, cell))
@@ -91,6 +92,34 @@ fn declarations(declared: &Declared, cell: &Cell) -> Markup {
 fn linked(link: &str) -> Markup {
     let web = ["https://", "http://"].iter().any(|scheme| link.starts_with(scheme));
     html! { @if web { a href=(link) rel="noreferrer" { (link) } } @else { (link) } }
+}
+
+/// What a dense sampler says, and what a step of it costs.
+fn sampler(cell: &Cell) -> Markup {
+    let Some(found) = super::super::sampler::of(cell) else { return html! {} };
+    html! {
+        h4 { "Sampler" }
+        ul { @for part in super::super::sampler::parts(found) { li { (part) } } }
+        @if !found.graph.list.is_empty() {
+            div.scroll tabindex="0" role="group" aria-label="Rows that differ" {
+                table {
+                    caption { "Rows that differ, the gravest first" }
+                    thead { tr { th scope="col" { "in" } th.n scope="col" { "step" } th.n scope="col" { "row" } th.n scope="col" { "reference" } th.n scope="col" { "device" } } }
+                    tbody {
+                        @for row in &found.graph.list {
+                            tr class=[(row.part != SamplerPart::NearTie).then_some("over")] {
+                                th scope="row" { (row.part) }
+                                td.n { (row.place.step) }
+                                td.n { (row.place.row) }
+                                td.n { (row.reference) }
+                                td.n { (row.test) }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
 }
 
 /// The curves over layers and over steps.

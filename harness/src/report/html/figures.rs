@@ -3,6 +3,7 @@
 use super::super::{Arm, Attribution, Cell};
 use super::times;
 use crate::capture::CheckBound;
+use crate::plan::Mode;
 use crate::report::format::scientific;
 use crate::report::held::{self, Held, ratio};
 use crate::verdict::Limits;
@@ -22,13 +23,13 @@ pub(super) fn render(cell: &Cell) -> Markup {
                 tbody { @for figure in &held { (row(figure)) } }
             }
         }
-        p.more {
+        @if metrics.sampler.is_none() { p.more {
             "Rows: p50 " (scientific(metrics.logits.p50)) ", p99 " (scientific(metrics.logits.p99))
             ". KL: p99 " (scientific(found.kl_p99)) ", largest " (scientific(found.kl_max)) " nats"
             ". Top-" (found.top_k) " overlap: mean " (percent(found.overlap_mean)) ", least " (percent(found.overlap_min))
             ". Entropy: largest difference " (scientific(found.entropy_max_difference)) " nats"
             ". One logit: largest error " (scientific(found.max_abs_error)) ", relative " (scientific(found.max_rel_error)) "."
-        }
+        } }
         (checks(cell))
     }
 }
@@ -114,7 +115,7 @@ pub(super) fn attribution(cell: &Cell) -> Markup {
     html! {
         h4 { "Attribution" }
         p { strong { (found.verdict) } ": " (sentence(found.verdict)) }
-        div.scroll tabindex="0" role="group" aria-label="Attribution" {
+        @if cell.mode != Mode::Sampler { div.scroll tabindex="0" role="group" aria-label="Attribution" {
             table {
                 caption { "Each arm against the f64 oracle" }
                 thead { tr { th scope="col" { "arm" } th.n scope="col" { "logits NMSE" } th scope="col" { "share of the limit" } th.n scope="col" { "worst K/V NMSE" } th scope="col" { "share of the limit" } } }
@@ -123,7 +124,7 @@ pub(super) fn attribution(cell: &Cell) -> Markup {
                     (arm("device", cell, found.device_nmse, found.device_kv_nmse, found))
                 }
             }
-        }
+        } }
     }
 }
 

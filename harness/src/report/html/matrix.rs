@@ -69,6 +69,7 @@ pub(super) fn render(report: &Report) -> Markup {
             (controls(report, &grid))
             p.more {
                 "Each field: status, NMSE of the logits, and that figure as a share of its limit (1× is the limit). "
+                "Of a sampler, the largest difference of entropies. "
                 "Where only another figure is beyond its limit, it stands there with its name. "
                 "A field leads to its details."
             }
