@@ -6,9 +6,10 @@ use common::{run, told};
 use std::process::Command;
 
 /// Every command that is not hidden.
-const COMMANDS: [&[&str]; 28] = [
+const COMMANDS: [&[&str]; 29] = [
     &[],
     &["run"],
+    &["sweep"],
     &["selftest"],
     &["capture"],
     &["compare"],
