@@ -55,7 +55,12 @@ fn a_device_is_held_against_the_cpu_and_a_cache_against_none() {
     let control = found.rows.iter().filter(|row| row.item == "arithmetic/15x23");
     for row in control.clone() {
         let answer = row.answer.as_ref().unwrap();
-        assert_eq!((answer.text.as_str(), answer.exactly), ("15*20+15*3=300+45=345", Some(true)), "{}", row.arm);
+        assert_eq!(
+            (answer.text.as_str(), answer.exactly),
+            ("15*20+15*3=300+45=345", Some(true)),
+            "{}",
+            row.arm
+        );
         assert!(answer.ended && answer.read.as_deref() == Some("345"));
     }
     assert_eq!(control.count(), 4);
