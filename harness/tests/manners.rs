@@ -6,9 +6,10 @@ use common::{run, told};
 use std::process::Command;
 
 /// Every command that is not hidden.
-const COMMANDS: [&[&str]; 31] = [
+const COMMANDS: [&[&str]; 32] = [
     &[],
     &["run"],
+    &["sweep"],
     &["selftest"],
     &["capture"],
     &["compare"],

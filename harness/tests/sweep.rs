@@ -158,6 +158,47 @@ fn an_interrupted_sweep_goes_on_and_repeats_nothing() {
     assert_eq!(settled(&found), settled(&whole));
 }
 
+/// Sends a signal to the worker that computes the reference's second item or a later one; the exit code and the result.
+#[cfg(target_os = "linux")]
+fn struck(out: &Path, signal: &str) -> (Option<i32>, Sweep) {
+    let more = ["--device", DEVICE, "--limit", "3", "--quiet"];
+    let mut child = command(out, &more).stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+    let children = format!("/proc/{0}/task/{0}/children", child.id());
+    let rows =
+        || std::fs::read_to_string(out.join("sweep-journal.jsonl")).map_or(0, |text| text.lines().count());
+    // The head and one row.
+    while rows() < 2 {
+        assert!(child.try_wait().unwrap().is_none(), "it ended too early");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let workers = std::fs::read_to_string(children).unwrap();
+    let worker = workers.split_whitespace().next().expect("a worker");
+    assert!(Command::new("kill").args([signal, worker]).status().unwrap().success());
+    let code = child.wait().unwrap().code();
+    (code, render::read(out).unwrap())
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_worker_that_dies_costs_one_item_at_most() {
+    let folder = tempfile::tempdir().unwrap();
+    // One that dies by its own fault is tried again.
+    let (code, found) = struck(&folder.path().join("abort"), "-ABRT");
+    assert_eq!(code, Some(0));
+    assert!(found.rows.iter().all(|row| row.status == RowStatus::Done), "{}", found.verdict());
+    let retried: Vec<&str> = found.rows.iter().filter_map(|row| row.retried.as_deref()).collect();
+    assert!(retried.len() == 1 && retried[0].contains("SIGABRT"), "{retried:?}");
+    // One that was killed is not; its item has no reference then, and the others stand.
+    let (code, found) = struck(&folder.path().join("kill"), "-KILL");
+    assert_eq!(code, Some(5), "{}", found.verdict());
+    let (lost, done): (Vec<&Row>, Vec<&Row>) =
+        found.rows.iter().partition(|row| row.status == RowStatus::Crashed);
+    assert_eq!((lost.len(), done.len()), (1, 5));
+    let compared = done.iter().filter(|row| !row.against.is_empty()).count();
+    let device = found.arms.iter().find(|arm| arm.declared).unwrap();
+    assert_eq!((compared, found.summary(&device.id, None).unwrap().against[0].items), (2, 2));
+}
+
 #[test]
 fn a_limit_on_the_drop_needs_something_to_judge() {
     let folder = tempfile::tempdir().unwrap();

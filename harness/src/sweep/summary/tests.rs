@@ -26,12 +26,12 @@ fn figures_by_hand() {
     assert!((ppl.ratio.value - 0.2f64.exp()).abs() < 1e-12 && ppl.tokens == 200);
     let kl = pair.kl.unwrap();
     assert_eq!((kl.rows, kl.mean.value, kl.p99, kl.max), (40, 0.5, 0.75, 0.75));
-    assert_eq!((pair.nmse.unwrap().median, pair.nmse.unwrap().max), (1e-5, 2e-5));
+    assert_eq!((pair.nmse.unwrap().median, pair.nmse.unwrap().max), (1e-6 * 10.0, 1e-6 * 20.0));
     assert_eq!((pair.divergence.parted, pair.parted_by.tenth, pair.parted_by.half), (8, Some(1), None));
     let even = sweep.summary(&gpu(), Some("even")).unwrap();
     assert_eq!((even.items, even.against[0].counts.lost), (10, 4));
     // Twice 1/8, of a family of two.
-    assert_eq!(even.against[0].corrected_p, Some(0.25));
+    assert!((even.against[0].corrected_p.unwrap() - 0.25).abs() < 1e-12);
     assert_eq!((sweep.correction.all_items, sweep.correction.by_tag), (1, 2));
     assert!(sweep.correction.sentence.contains("Holm's method: over the 1 comparisons of all items"));
     assert_eq!(sweep.exit_code(), ExitCode::Success, "{:?}", sweep.faults());
