@@ -6,12 +6,9 @@ use common::{run, told};
 use std::process::Command;
 
 /// Every command that is not hidden.
-const COMMANDS: [&[&str]; 0] = [
-
-]; 31] = [
+const COMMANDS: [&[&str]; 39] = [
     &[],
     &["run"],
-    &["sweep"],
     &["selftest"],
     &["capture"],
     &["compare"],
@@ -22,9 +19,6 @@ const COMMANDS: [&[&str]; 0] = [
     &["golden", "bless"],
     &["calibrate"],
     &["trace"],
-    &["depth"],
-    &["answers"],
-    &["power"],
     &["devices"],
     &["model"],
     &["model", "generate"],
@@ -41,6 +35,17 @@ const COMMANDS: [&[&str]; 0] = [
     &["cache"],
     &["cache", "list"],
     &["cache", "prune"],
+    &["sweep"],
+    &["depth"],
+    &["answers"],
+    &["power"],
+    &["bisect"],
+    &["bisect", "trial"],
+    &["history"],
+    &["history", "add"],
+    &["history", "list"],
+    &["history", "show"],
+    &["history", "check"],
 ];
 
 #[test]

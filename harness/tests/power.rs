@@ -9,12 +9,11 @@ fn the_worked_example_of_the_help_is_what_is_printed() {
     let (code, text) =
         told(&run(&["power", "--corpus", "instruct", "--discordance", "0.1", "--difference", "5%"]));
     assert_eq!(code, 0, "{text}");
-    let line = |start: &str| {
-        let found = text.lines().find(|line| line.trim_start().starts_with(start));
-        found.unwrap_or_else(|| panic!("{start}: {text}")).split_whitespace().collect::<Vec<_>>().join(" ")
-    };
+    let lines: Vec<String> =
+        text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
     assert!(text.contains("corpus instruct: 224 items, 224 with an answer"), "{text}");
-    assert_eq!(line("10.0 %  assumed   6.1 %"), "10.0 % assumed 6.1 % - -");
+    assert!(lines.contains(&"10.0 % assumed 6.1 % - -".to_owned()), "{text}");
+    assert!(lines.contains(&"10.0 % assumed 337".to_owned()), "{text}");
     let (_, needed) = told(&run(&["power", "--items", "224", "--difference", "5%", "--json"]));
     let document: serde_json::Value = serde_json::from_str(&needed).unwrap_or_else(|_| panic!("{needed}"));
     let items = |row: usize| document["rows"][row]["needed"][0]["needed"]["items"].clone();

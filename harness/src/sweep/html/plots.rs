@@ -4,9 +4,9 @@ use super::axis::Unit;
 use super::rows::{self, Chart, Figure, Kind, Row};
 use super::tables::{p_value, percent, signed};
 use super::{View, significant};
+use crate::compare::order;
 use crate::report::scientific;
 use crate::sweep::result::{PairSummary, PairingKind, Summary};
-use crate::sweep::stats::quantile::nearest_rank;
 use maud::{Markup, html};
 
 /// All charts over all items.
@@ -176,8 +176,10 @@ fn kl(view: &View<'_>, kind: PairingKind, id: &str) -> Markup {
             let mine = row.against.iter().filter(|a| a.kind == kind && a.reference == pair.reference);
             values.extend(mine.filter_map(|a| a.logits.as_ref()).flat_map(|l| l.kl_rows.iter().copied()));
         }
-        let at = |q: f64| nearest_rank(&values, q);
-        let quantiles = [at(0.05)?, at(0.25)?, at(0.5)?, at(0.75)?, at(0.99)?, at(1.0)?];
+        if values.is_empty() {
+            return None;
+        }
+        let quantiles = order::quantiles(&values, [0.05, 0.25, 0.5, 0.75, 0.99, 1.0]);
         let mean =
             pair.kl.as_ref().map(|kl| format!("mean {}, ", scientific(kl.mean.value))).unwrap_or_default();
         let told = format!(
