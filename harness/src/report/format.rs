@@ -39,8 +39,10 @@ pub(super) fn row(cell: &Cell) -> [String; COLUMNS] {
     if let Some(found) = super::sampler::of(cell) {
         let mut fields: [String; COLUMNS] = std::array::from_fn(|_| none());
         (fields[0], fields[1]) = (cell.status.to_string(), cell.id.to_string());
-        let real = found.graph.argmax + found.graph.yields + found.graph.real;
-        (fields[6], fields[7]) = (found.graph.near_ties.to_string(), real.to_string());
+        let both = || std::iter::once(&found.graph).chain(&found.own);
+        let real: u64 = both().map(|found| found.argmax + found.yields + found.real).sum();
+        let ties: u64 = both().map(|found| found.near_ties).sum();
+        (fields[6], fields[7]) = (ties.to_string(), real.to_string());
         fields[9] = nodes(cell);
         return fields;
     }

@@ -192,6 +192,7 @@ pub(super) fn execute(
     let (mut placement, mut traffic) = (Placement::default(), Traffic::default());
     let mut spent = Spent::default();
     let mut sampler: Option<DenseSampler> = None;
+    let mut fetched = Vec::new();
     for i in 0..rounds.len() {
         let started = Instant::now();
         let round = rounds.round(i);
@@ -203,9 +204,11 @@ pub(super) fn execute(
             None => {
                 let mut fresh = DenseSampler::open(ggml, &request, shape, settings).map_err(failed)?;
                 fresh.place(&round.logits).map_err(failed)?;
-                // The first graph of its kind compiles its kernels.
+                // The first graph of its kind compiles its kernels, and the first fetch touches its memory.
                 fresh.sample(&round.u).map_err(failed)?;
                 fresh.reset_counts();
+                fetched.resize(round.logits.len(), 0.0);
+                fresh.fetch(&mut fetched).map_err(failed)?;
                 fresh
             }
         };
@@ -221,7 +224,7 @@ pub(super) fn execute(
             extend(&mut own, &rows);
         }
         let started = Instant::now();
-        let fetched = on_device.fetch().map_err(failed)?;
+        on_device.fetch(&mut fetched).map_err(failed)?;
         spent.fetch += started.elapsed().as_secs_f64();
         for row in host::sample(&fetched, shape, &round.u, inv_temp, threads) {
             ties.lowest.push(row.map_or(-1, |row| int(row.lowest)));

@@ -52,6 +52,7 @@ static void * init_backend(void * dev, const char * params) {
     return backend;
 }
 
+#ifndef REFUSE
 /* One row in f64. */
 static void sample_row(const float * z, int64_t n, float u, float inv_temp, int * argmax, float * entropy, int * sampled) {
     int64_t best = 0;
@@ -81,6 +82,7 @@ static void sample_row(const float * z, int64_t n, float u, float inv_temp, int 
     *entropy = (float) (log(total) - mean / total);
     *sampled = (int) drawn;
 }
+#endif
 
 static bool diffusion_sample(void * logits, const float * u, int * argmax, float * entropy, int * sampled, int n_tokens, float inv_temp) {
 #ifdef REFUSE

@@ -259,6 +259,18 @@ impl Tensor {
         Ok(bytes.chunks_exact(4).map(|b| f32::from_ne_bytes([b[0], b[1], b[2], b[3]])).collect())
     }
 
+    /// Reads a whole contiguous tensor of 32-bit floats into memory that is there, without a copy of its own.
+    ///
+    /// # Errors
+    /// As [`read_bytes`](Self::read_bytes), or when type or length differ.
+    pub fn read_f32_into(&self, out: &mut [f32]) -> Result<(), Error> {
+        self.expect_whole("ggml_backend_tensor_get", DType::F32, out.len())?;
+        // SAFETY: every bit pattern is an f32, bytes need no alignment, and the length is that of the same memory.
+        let bytes =
+            unsafe { std::slice::from_raw_parts_mut(out.as_mut_ptr().cast::<u8>(), size_of_val(out)) };
+        self.read_bytes(0, bytes)
+    }
+
     /// Reads a whole contiguous tensor of 32-bit integers.
     ///
     /// # Errors

@@ -123,12 +123,12 @@ impl DenseSampler {
         Ok(self.logits.write_f32(logits)?)
     }
 
-    /// All logits, as a fall-back to the host fetches them.
+    /// Fetches all logits into `out`, as a fall-back to the host does.
     ///
     /// # Errors
-    /// When the device cannot be read.
-    pub fn fetch(&self) -> Result<Vec<f32>, Error> {
-        Ok(self.logits.read_f32()?)
+    /// When the number of values is another one, or the device cannot be read.
+    pub fn fetch(&self, out: &mut [f32]) -> Result<(), Error> {
+        Ok(self.logits.read_f32_into(out)?)
     }
 
     /// Samples the canvas with one `u` a row, from 0 up to 1.
