@@ -6,7 +6,7 @@ use common::{run, told};
 use std::process::Command;
 
 /// Every command that is not hidden.
-const COMMANDS: [&[&str]; 28] = [
+const COMMANDS: [&[&str]; 35] = [
     &[],
     &["run"],
     &["selftest"],
@@ -19,6 +19,13 @@ const COMMANDS: [&[&str]; 28] = [
     &["golden", "bless"],
     &["calibrate"],
     &["trace"],
+    &["bisect"],
+    &["bisect", "trial"],
+    &["history"],
+    &["history", "add"],
+    &["history", "list"],
+    &["history", "show"],
+    &["history", "check"],
     &["devices"],
     &["model"],
     &["model", "generate"],

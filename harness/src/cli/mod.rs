@@ -1,6 +1,9 @@
 //! The command line: one file a subcommand.
 
 mod announce;
+mod bisect;
+mod bisect_over;
+mod bisect_trial;
 mod cache;
 mod calibrate;
 mod capture;
@@ -10,6 +13,7 @@ mod devices;
 mod gate;
 mod ggml;
 mod golden;
+mod history;
 mod home;
 mod manners;
 mod means;
@@ -68,6 +72,11 @@ enum Command {
     Calibrate(Box<calibrate::Args>),
     /// Find the node at which a device parts from the CPU
     Trace(Box<trace::Args>),
+    /// Find the build, version or commit since which a cell is another
+    Bisect(Box<bisect::Args>),
+    /// Keep the figures of past runs, and find what keeps growing
+    #[command(subcommand)]
+    History(history::Command),
     /// List the devices a ggml build offers on this machine
     Devices(devices::Args),
     /// Make and look at model files
@@ -129,6 +138,16 @@ fn run_arguments(words: &[String]) -> Result<run::Args, Failed> {
     }
 }
 
+/// The arguments of a `bisect` that was started before.
+fn bisect_arguments(words: &[String]) -> Result<bisect::Args, Failed> {
+    let words = std::iter::once("ggml-parity").chain(words.iter().map(String::as_str));
+    match Cli::try_parse_from(words) {
+        Ok(Cli { command: Command::Bisect(args) }) if args.trial.is_none() => Ok(*args),
+        Ok(_) => Err(Failed::new(ExitCode::Usage, "the folder is not of a bisect")),
+        Err(error) => Err(Failed::new(ExitCode::Usage, format!("the arguments that were kept: {error}"))),
+    }
+}
+
 /// The limits of a file, or those that ship.
 fn tolerances(file: Option<&Path>) -> Result<Tolerances, RunError> {
     let Some(path) = file else { return Ok(Tolerances::embedded()) };
@@ -178,7 +197,15 @@ fn beside_resume(matches: &clap::ArgMatches) -> Option<String> {
 /// Parses the command line and does what it says.
 #[must_use]
 pub fn main() -> std::process::ExitCode {
-    let matches = command().get_matches();
+    let matches = command().try_get_matches().unwrap_or_else(|error| {
+        let words: Vec<_> = std::env::args().skip(1).take(2).collect();
+        if error.use_stderr() && words == ["bisect", "trial"] {
+            // The usual code of usage errors would tell git that the commit is bad.
+            let _ = error.print();
+            std::process::exit(bisect_trial::ERROR.into());
+        }
+        error.exit()
+    });
     let cli = match Cli::from_arg_matches(&matches) {
         Ok(cli) => cli,
         Err(error) => error.exit(),
@@ -200,6 +227,11 @@ pub fn main() -> std::process::ExitCode {
         Command::Golden(command) => golden::main(&command),
         Command::Calibrate(args) => calibrate::main(&args),
         Command::Trace(args) => trace::main(&args),
+        Command::Bisect(args) => match &args.trial {
+            Some(bisect::Command::Trial(args)) => return bisect_trial::main(args).into(),
+            None => bisect::main(&args),
+        },
+        Command::History(command) => history::main(&command),
         Command::Devices(args) => devices::main(&args),
         Command::Model(command) => model::main(&command),
         Command::Ggml(command) => ggml::main(&command),
