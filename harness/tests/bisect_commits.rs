@@ -6,6 +6,8 @@
 //! cargo nextest run --release -p ggml-parity --test bisect_commits --run-ignored all
 //! ```
 
+#![cfg(unix)]
+
 mod common;
 
 use common::{binary, command, run, told};

@@ -6,7 +6,7 @@ mod npm;
 
 pub use checkout::{CheckoutSpec, sources_in};
 
-use crate::builds::BuildError;
+use crate::builds::{BuildError, npm as npm_builds};
 use crate::hint;
 use crate::pipeline::RunError;
 use std::collections::BTreeMap;
@@ -18,8 +18,8 @@ pub struct Range {
     pub what: String,
     /// Their names, in order.
     pub labels: Vec<String>,
-    /// What is known of each beside its name, as a commit's subject; empty where nothing is.
-    pub details: Vec<String>,
+    /// What is known of each beside its name from the beginning, as a commit's subject; empty where nothing is.
+    details: Vec<String>,
     /// What tells each place's build from any other of that name.
     pub identities: Vec<String>,
     source: Source,
@@ -127,6 +127,21 @@ impl Range {
             Source::Npm(versions) => Ok(Ok(versions.fetch(place)?)),
             Source::Checkout(checkout) => checkout.build(place),
         }
+    }
+
+    /// What is known of each place beside its name, by now: packages say which llama.cpp release they hold.
+    #[must_use]
+    pub fn details(&self) -> Vec<String> {
+        let told = |place: usize| {
+            let folder = match &self.source {
+                Source::Builds(folders) => Some(folders[place].clone()),
+                Source::Npm(versions) => versions.folder(place),
+                Source::Checkout(_) => None,
+            };
+            folder.and_then(|folder| npm_builds::llama_cpp_release(&folder)).map(|r| format!("llama.cpp {r}"))
+        };
+        let known = self.details.iter().enumerate();
+        known.map(|(place, detail)| told(place).unwrap_or_else(|| detail.clone())).collect()
     }
 
     /// Every place's identity by its name, for journals.

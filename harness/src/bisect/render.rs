@@ -65,7 +65,8 @@ impl Bisection {
                 moved.op, moved.backend, moved.after, moved.before
             ));
         }
-        for (judged, change) in self.steps() {
+        let scanned = matches!(self.finding, Finding::Scanned { .. });
+        for (judged, change) in self.steps().filter(|_| scanned) {
             text.push_str(&format!("  {}: {}\n", judged.trial.label, changed(change)));
         }
         if let Some(rerun) = self.rerun() {
@@ -138,13 +139,18 @@ impl Bisection {
     /// For `index.html`.
     #[must_use]
     pub fn page(&self) -> String {
-        let found = matches!(self.finding, Finding::Found { .. } | Finding::Scanned { .. });
+        let bad = self.trials.iter().any(|judged| judged.outcome == Outcome::Bad);
+        let (word, found) = match &self.finding {
+            Finding::Found { .. } => ("Found", true),
+            Finding::Scanned { .. } => ("Scanned", !bad),
+            _ => ("Not found", false),
+        };
         let body = html! {
                     header.top {
                         p.product { "ggml-parity bisect" }
                         h1 { (self.subject) }
                         div class=(if found { "verdict good" } else { "verdict bad" }) {
-                            p.word { (if found { "Found" } else { "Not found" }) }
+                            p.word { (word) }
                             p { (self.sentence()) "." }
                         }
                         dl.run {

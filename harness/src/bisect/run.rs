@@ -196,7 +196,7 @@ pub fn run(
         limit: scope.until.limit(),
         range: range.what.clone(),
         places: range.labels.clone(),
-        details: range.details.clone(),
+        details: range.details(),
         identities: range.identities.clone(),
         command: scope.command.clone(),
         seconds: started.elapsed().as_secs_f64(),

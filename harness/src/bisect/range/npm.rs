@@ -18,7 +18,7 @@ pub(super) fn range(package: &str) -> Result<Range, RangeError> {
     Ok(Range {
         what: format!("the versions of {package}"),
         labels: releases.iter().map(|release| release.version.to_string()).collect(),
-        details: releases.iter().map(|release| release.name().to_owned()).collect(),
+        details: vec![String::new(); releases.len()],
         identities: releases.iter().map(|release| release.pin.to_string()).collect(),
         source: Source::Npm(Versions { releases }),
     })
@@ -31,5 +31,10 @@ impl Versions {
 
     pub(super) fn fetch(&self, place: usize) -> Result<PathBuf, RangeError> {
         Ok(self.releases[place].fetch()?)
+    }
+
+    /// The folder of a version that was fetched.
+    pub(super) fn folder(&self, place: usize) -> Option<PathBuf> {
+        self.releases[place].folder().ok()
     }
 }

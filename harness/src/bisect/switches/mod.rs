@@ -252,16 +252,17 @@ impl<'a> Switches<'a> {
         let folders = Folders { captures: folder };
         let made = capture_path(&folders, &id);
         // One of an earlier trial must not stand for this one's.
-        let _ = std::fs::remove_file(&made).is_ok();
-        let plan = &self.plan;
+        match std::fs::remove_file(&made) {
+            Err(source) if source.kind() != std::io::ErrorKind::NotFound => return Err(at(&made)(source)),
+            _ => {}
+        }
         let cell = if same && !set.is_empty() {
-            pipeline::run_switched(plan, self.workplace, &folders, &id, &environment)?
+            pipeline::run_switched(&self.plan, self.workplace, &folders, &id, &environment)?
         } else {
-            let mut with: Vec<Build> = Vec::new();
-            std::mem::swap(&mut with, &mut self.plan.builds);
-            let plain = with.iter().map(|build| build.environment.clone()).collect::<Vec<_>>();
-            with.iter_mut().for_each(|build| build.environment.extend(environment.clone()));
-            self.plan.builds = with;
+            let plain: Vec<_> = self.plan.builds.iter().map(|build| build.environment.clone()).collect();
+            for build in &mut self.plan.builds {
+                build.environment.extend(environment.clone());
+            }
             let report = pipeline::run_keeping(
                 &self.plan,
                 self.workplace,
