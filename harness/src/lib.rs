@@ -1,6 +1,7 @@
 //! ggml-parity: the harness.
 
 mod atomic;
+pub mod bisect;
 pub mod builds;
 pub mod calibrate;
 pub mod capture;
@@ -12,6 +13,7 @@ pub mod figure;
 pub mod gate;
 pub mod golden;
 mod hint;
+pub mod history;
 pub mod keep;
 pub mod named;
 pub mod pairs;

@@ -345,15 +345,42 @@ pub fn run_pinned(
     id: &CellId,
     pins: runtime::Pins,
 ) -> Result<Cell, RunError> {
+    run_device(plan, workplace, folders, id, Some(pins), &BTreeMap::new())
+}
+
+/// Computes the device's arm of `id` with variables set for its worker alone, and judges it as [`run_pinned`] does.
+///
+/// # Errors
+/// When the worker cannot be started. What happens to the cell is in the result.
+pub fn run_switched(
+    plan: &Plan,
+    workplace: &Workplace,
+    folders: &Folders,
+    id: &CellId,
+    variables: &BTreeMap<String, String>,
+) -> Result<Cell, RunError> {
+    run_device(plan, workplace, folders, id, None, variables)
+}
+
+fn run_device(
+    plan: &Plan,
+    workplace: &Workplace,
+    folders: &Folders,
+    id: &CellId,
+    pins: Option<runtime::Pins>,
+    variables: &BTreeMap<String, String>,
+) -> Result<Cell, RunError> {
     let no_build = || RunError::Usage(format!("cell {id}: build {} is not in the run", id.build));
     let build = plan.build(&id.build).ok_or_else(no_build)?;
-    let reference = plan.reference_of(id);
+    let reference = Some(plan.reference_of(id)).filter(|reference| reference != id);
     let plant = plan.planted_in(&id.case).device;
-    let pinned = job_cell(plan, folders, id, Some(&reference), plant.model)?;
-    let pinned = JobCell { fault: plant.fault, pins: Some(pins), ..pinned };
-    let job = run_job(plan, build, &id.device, vec![pinned]);
-    let mut ended = worker::run(workplace, &job, &build.environment, |_| {})?;
-    let others = [Some(reference), plan.oracle_of(id).ok()].into_iter().flatten();
+    let cell_alone = job_cell(plan, folders, id, reference.as_ref(), plant.model)?;
+    let cell_alone = JobCell { fault: plant.fault, pins, ..cell_alone };
+    let job = run_job(plan, build, &id.device, vec![cell_alone]);
+    let mut environment = build.environment.clone();
+    environment.extend(variables.clone());
+    let mut ended = worker::run(workplace, &job, &environment, |_| {})?;
+    let others = [reference, plan.oracle_of(id).ok()].into_iter().flatten();
     let there = others.filter(|other| capture_path(folders, other).is_file());
     ended.extend(there.map(|other| (other, Ended::Captured)));
     cell(plan, folders, id, &ended)

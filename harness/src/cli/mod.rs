@@ -2,6 +2,9 @@
 
 mod announce;
 mod answers;
+mod bisect;
+mod bisect_over;
+mod bisect_trial;
 mod cache;
 mod calibrate;
 mod capture;
@@ -12,6 +15,7 @@ mod devices;
 mod gate;
 mod ggml;
 mod golden;
+mod history;
 mod home;
 mod manners;
 mod means;
@@ -81,6 +85,11 @@ enum Command {
     Answers(answers::Args),
     /// Say which differences of accuracies a corpus can find, before a sweep is run
     Power(power::Args),
+    /// Find the build, version or commit since which a cell is another
+    Bisect(Box<bisect::Args>),
+    /// Keep the figures of past runs, and find what keeps growing
+    #[command(subcommand)]
+    History(history::Command),
     /// List the devices a ggml build offers on this machine
     Devices(devices::Args),
     /// Make and look at model files
@@ -132,24 +141,38 @@ impl From<crate::builds::BuildError> for Failed {
     }
 }
 
+/// The arguments of a command that was started before, as its journal keeps them; `of` takes its own out of any.
+fn kept_arguments<T>(
+    words: &[String],
+    what: &str,
+    of: impl FnOnce(Command) -> Option<T>,
+) -> Result<T, Failed> {
+    let words = std::iter::once("ggml-parity").chain(words.iter().map(String::as_str));
+    let cli = Cli::try_parse_from(words)
+        .map_err(|error| Failed::new(ExitCode::Usage, format!("the arguments in the journal: {error}")))?;
+    of(cli.command)
+        .ok_or_else(|| Failed::new(ExitCode::Usage, format!("the journal is not of a {what}")))
+}
+
 /// The arguments of a `run` that was started before.
 fn run_arguments(words: &[String]) -> Result<run::Args, Failed> {
-    let words = std::iter::once("ggml-parity").chain(words.iter().map(String::as_str));
-    match Cli::try_parse_from(words) {
-        Ok(Cli { command: Command::Run(args) }) => Ok(*args),
-        Ok(_) => Err(Failed::new(ExitCode::Usage, "the journal is not of a run")),
-        Err(error) => Err(Failed::new(ExitCode::Usage, format!("the arguments in the journal: {error}"))),
-    }
+    let of = |command| if let Command::Run(args) = command { Some(*args) } else { None };
+    kept_arguments(words, "run", of)
 }
 
 /// The arguments of a `sweep` that was started before.
 fn sweep_arguments(words: &[String]) -> Result<sweep::Args, Failed> {
-    let words = std::iter::once("ggml-parity").chain(words.iter().map(String::as_str));
-    match Cli::try_parse_from(words) {
-        Ok(Cli { command: Command::Sweep(args) }) => Ok(*args),
-        Ok(_) => Err(Failed::new(ExitCode::Usage, "the journal is not of a sweep")),
-        Err(error) => Err(Failed::new(ExitCode::Usage, format!("the arguments in the journal: {error}"))),
-    }
+    let of = |command| if let Command::Sweep(args) = command { Some(*args) } else { None };
+    kept_arguments(words, "sweep", of)
+}
+
+/// The arguments of a `bisect` that was started before.
+fn bisect_arguments(words: &[String]) -> Result<bisect::Args, Failed> {
+    let of = |command| match command {
+        Command::Bisect(args) if args.trial.is_none() => Some(*args),
+        _ => None,
+    };
+    kept_arguments(words, "bisect", of)
 }
 
 /// The limits of a file, or those that ship.
@@ -201,7 +224,15 @@ fn beside_resume(matches: &clap::ArgMatches) -> Option<String> {
 /// Parses the command line and does what it says.
 #[must_use]
 pub fn main() -> std::process::ExitCode {
-    let matches = command().get_matches();
+    let matches = command().try_get_matches().unwrap_or_else(|error| {
+        let words: Vec<_> = std::env::args().skip(1).take(2).collect();
+        if error.use_stderr() && words == ["bisect", "trial"] {
+            // The usual code of usage errors would tell git that the commit is bad.
+            let _ = error.print();
+            std::process::exit(bisect_trial::ERROR.into());
+        }
+        error.exit()
+    });
     let cli = match Cli::from_arg_matches(&matches) {
         Ok(cli) => cli,
         Err(error) => error.exit(),
@@ -229,6 +260,11 @@ pub fn main() -> std::process::ExitCode {
         Command::Depth(args) => depth::main(&args),
         Command::Answers(args) => answers::main(&args),
         Command::Power(args) => power::main(&args),
+        Command::Bisect(args) => match &args.trial {
+            Some(bisect::Command::Trial(args)) => return bisect_trial::main(args).into(),
+            None => bisect::main(&args),
+        },
+        Command::History(command) => history::main(&command),
         Command::Devices(args) => devices::main(&args),
         Command::Model(command) => model::main(&command),
         Command::Ggml(command) => ggml::main(&command),

@@ -12,6 +12,7 @@
 //! | [`quantile`] | nearest-rank quantile | p99 of KL |
 //! | [`first_divergence`] | survival curve of agreement | where arms part |
 //! | [`power`] | power of the paired test | before the sweep |
+//! | [`mann_kendall`] | exact trend test | drift over builds (`history`) |
 //!
 //! Random draws come from ChaCha8 with a given seed and are turned into indices by integer arithmetic, so every
 //! platform resamples the same items. `exp` and `ln` are the platform's, which may differ in the last bit.
@@ -23,6 +24,7 @@ pub mod first_divergence;
 pub mod holm;
 mod interval;
 pub mod kl;
+pub mod mann_kendall;
 pub mod mcnemar;
 pub mod newcombe;
 pub mod paired;
