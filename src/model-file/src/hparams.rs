@@ -9,6 +9,7 @@
 
 use std::fmt;
 
+use crate::block::BlockDiffusion;
 use crate::error::{Error, quoted};
 use crate::gguf::GgufFile;
 
@@ -23,11 +24,13 @@ pub enum Architecture {
     Qwen2,
     /// Autoregressive, optionally with RoPE frequency factors.
     Llama,
+    /// Block diffusion: a canvas denoised after a prompt that is encoded causally, with a mixture of experts.
+    DiffusionGemma,
 }
 
 impl Architecture {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Dream, Self::Llada, Self::Qwen2, Self::Llama];
+    pub const ALL: [Self; 5] = [Self::Dream, Self::Llada, Self::Qwen2, Self::Llama, Self::DiffusionGemma];
 
     /// The name in `general.architecture` and `diffuse.model_type`.
     pub const fn name(self) -> &'static str {
@@ -36,6 +39,7 @@ impl Architecture {
             Self::Llada => "llada",
             Self::Qwen2 => "qwen2",
             Self::Llama => "llama",
+            Self::DiffusionGemma => "diffusion-gemma",
         }
     }
 
@@ -57,7 +61,9 @@ impl Architecture {
     /// How RoPE pairs a head's elements in files of this converter.
     pub const fn rope_kind(self, convention: Convention) -> RopeKind {
         match (self, convention) {
-            (_, Convention::Diffuse) | (Self::Dream | Self::Qwen2, _) => RopeKind::Neox,
+            (_, Convention::Diffuse) | (Self::Dream | Self::Qwen2 | Self::DiffusionGemma, _) => {
+                RopeKind::Neox
+            }
             (Self::Llada | Self::Llama, Convention::LlamaCpp) => RopeKind::Norm,
         }
     }
@@ -159,6 +165,9 @@ pub struct HyperParams {
     pub tied_head: bool,
     /// Whether there is a `rope_freqs.weight`: each frequency is divided by its factor.
     pub has_rope_freqs: bool,
+    /// Block diffusion. `n_head_kv`, `head_dim` and RoPE's numbers above are then those of the first windowed layer,
+    /// and each layer has its own in here.
+    pub block: Option<BlockDiffusion>,
 }
 
 /// Metadata key of the architecture.
@@ -195,10 +204,10 @@ impl HyperParams {
 }
 
 /// A file with the prefix of its keys.
-struct Keys<'a> {
-    file: &'a GgufFile,
-    architecture: Architecture,
-    convention: Convention,
+pub(crate) struct Keys<'a> {
+    pub(crate) file: &'a GgufFile,
+    pub(crate) architecture: Architecture,
+    pub(crate) convention: Convention,
 }
 
 impl<'a> Keys<'a> {
@@ -228,7 +237,7 @@ impl<'a> Keys<'a> {
         Ok(Self { file, architecture, convention: Convention::LlamaCpp })
     }
 
-    fn key(&self, name: &str) -> String {
+    pub(crate) fn key(&self, name: &str) -> String {
         let prefix = match self.convention {
             Convention::LlamaCpp => self.architecture.name(),
             Convention::Diffuse => DIFFUSE,
@@ -237,13 +246,13 @@ impl<'a> Keys<'a> {
     }
 
     /// A size: u32, required, above zero.
-    fn size(&self, name: &str) -> Result<usize, Error> {
+    pub(crate) fn size(&self, name: &str) -> Result<usize, Error> {
         let key = self.key(name);
         let v = self.file.metadata().u32(&key)?;
         self.positive(&key, v)
     }
 
-    fn opt_size(&self, name: &str) -> Result<Option<usize>, Error> {
+    pub(crate) fn opt_size(&self, name: &str) -> Result<Option<usize>, Error> {
         let key = self.key(name);
         match self.file.metadata().opt_u32(&key)? {
             None => Ok(None),
@@ -251,7 +260,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    fn positive(&self, key: &str, v: u32) -> Result<usize, Error> {
+    pub(crate) fn positive(&self, key: &str, v: u32) -> Result<usize, Error> {
         if v == 0 {
             return Err(self.file.metadata().fault(key, "must be above 0"));
         }
@@ -259,13 +268,16 @@ impl<'a> Keys<'a> {
     }
 
     /// An error about the key `name` under the prefix.
-    fn fault(&self, name: &str, message: impl Into<String>) -> Error {
+    pub(crate) fn fault(&self, name: &str, message: impl Into<String>) -> Error {
         self.file.metadata().fault(&self.key(name), message)
     }
 
     fn read(&self) -> Result<HyperParams, Error> {
         let m = self.file.metadata();
         self.refuse_unsupported()?;
+        if self.architecture == Architecture::DiffusionGemma {
+            return self.read_block();
+        }
 
         let n_layer = self.size("block_count")?;
         let n_embd = self.size("embedding_length")?;
@@ -334,6 +346,7 @@ impl<'a> Keys<'a> {
             pad_token: self.token("tokenizer.ggml.padding_token_id", n_vocab)?,
             tied_head: self.file.tensor("output.weight").is_none(),
             has_rope_freqs,
+            block: None,
         })
     }
 
@@ -363,7 +376,7 @@ impl<'a> Keys<'a> {
     }
 
     /// The vocabulary's size, from the first of: `vocab_size`, the token list, the embedding's rows.
-    fn n_vocab(&self) -> Result<usize, Error> {
+    pub(crate) fn n_vocab(&self) -> Result<usize, Error> {
         let m = self.file.metadata();
         let declared = self.opt_size("vocab_size")?;
         let listed = m.opt_array_str(TOKENS_KEY)?.map(<[String]>::len);
@@ -387,7 +400,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    fn token(&self, key: &str, n_vocab: usize) -> Result<Option<u32>, Error> {
+    pub(crate) fn token(&self, key: &str, n_vocab: usize) -> Result<Option<u32>, Error> {
         let m = self.file.metadata();
         match m.opt_u32(key)? {
             Some(id) if id as usize >= n_vocab => {
@@ -397,7 +410,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    fn mask_token(&self, n_vocab: usize) -> Result<Option<u32>, Error> {
+    pub(crate) fn mask_token(&self, n_vocab: usize) -> Result<Option<u32>, Error> {
         const KEY: &str = "tokenizer.ggml.mask_token_id";
         let standard = self.token(KEY, n_vocab)?;
         if self.convention == Convention::LlamaCpp {
@@ -429,7 +442,7 @@ impl<'a> Keys<'a> {
             }
         }
         let key = self.key("expert_count");
-        if m.opt_u32(&key)?.is_some_and(|n| n > 0) {
+        if self.architecture != Architecture::DiffusionGemma && m.opt_u32(&key)?.is_some_and(|n| n > 0) {
             return Err(refuse(
                 &key,
                 format!("a mixture of experts is not implemented for {}", self.architecture),

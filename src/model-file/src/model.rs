@@ -23,6 +23,9 @@ pub struct TensorSpec {
 /// `output.weight` is listed and optional: without it the head is the embedding. The RoPE factors are
 /// listed for Llama and optional; the Q/K/V biases are required, optional (Llama) or not listed (LLaDA).
 pub fn tensor_table(h: &HyperParams) -> Vec<TensorSpec> {
+    if let Some(block) = &h.block {
+        return crate::block::tensor_table(h, block);
+    }
     let [embd, ff, vocab, q, kv] = [h.n_embd, h.n_ff, h.n_vocab, h.q_width(), h.kv_width()].map(|n| n as u64);
     let mut table = Vec::new();
     let mut add = |name: String, shape: &[u64], required: bool| {

@@ -40,6 +40,7 @@ fn the_anchors_open_with_their_hyper_parameters() {
         pad_token: Some(0),
         tied_head: false,
         has_rope_freqs: false,
+        block: None,
     };
     let cases = [
         HyperParams { mask_token: Some(2), shift_logits: true, ..expected(Architecture::Dream, 128, 8, 2) },

@@ -13,20 +13,45 @@ use crate::ops::softmax;
 /// Keys whose scores are computed together.
 const KEYS: usize = 4;
 
+/// The heads of a layer's attention.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Heads {
+    /// Query heads.
+    pub(crate) n_head: usize,
+    /// K/V heads; divides `n_head`.
+    pub(crate) n_head_kv: usize,
+    /// Elements of one.
+    pub(crate) dim: usize,
+    /// Factor of the scores.
+    pub(crate) scale: f64,
+}
+
+/// Attention of every query over the rows it may see, as a network whose layers are all alike has it.
+pub(crate) fn attend(h: &HyperParams, q: &[f64], k: &[f64], v: &[f64], visible: &[Range<usize>]) -> Vec<f64> {
+    let (n_head, n_head_kv, dim) = (h.n_head, h.n_head_kv, h.head_dim);
+    attend_with(Heads { n_head, n_head_kv, dim, scale: 1.0 / (dim as f64).sqrt() }, q, k, v, visible)
+}
+
 /// Attention of every query over the rows it may see.
 ///
 /// `q` is `[n, n_head, head_dim]`; `k` and `v` are `[rows, n_head_kv, head_dim]`; query `i` sees the rows
 /// `visible[i]`, never none. Query head h reads K/V head `h / (n_head / n_head_kv)`. Gives
 /// `[n, n_head, head_dim]`.
-pub(crate) fn attend(h: &HyperParams, q: &[f64], k: &[f64], v: &[f64], visible: &[Range<usize>]) -> Vec<f64> {
-    let (dim, group, width) = (h.head_dim, h.heads_per_kv(), h.kv_width());
-    let scale = 1.0 / (dim as f64).sqrt();
+pub(crate) fn attend_with(
+    heads: Heads,
+    q: &[f64],
+    k: &[f64],
+    v: &[f64],
+    visible: &[Range<usize>],
+) -> Vec<f64> {
+    let Heads { n_head, n_head_kv, dim, scale } = heads;
+    let (group, width) = (n_head / n_head_kv, n_head_kv * dim);
     let mut out = vec![0.0; q.len()];
     out.par_chunks_mut(dim).zip(q.par_chunks(dim)).enumerate().for_each_init(
         Vec::new,
         |scores, (i, (out, q))| {
-            let seen = visible[i / h.n_head].clone();
-            let head = i % h.n_head / group * dim;
+            let seen = visible[i / n_head].clone();
+            let head = i % n_head / group * dim;
             let key = |row: usize| &k[row * width + head..][..dim];
             scores.clear();
             let mut row = seen.start;

@@ -1,4 +1,4 @@
-//! The oracle: Dream, LLaDA, Qwen2 and Llama in f64, in every cache mode.
+//! The oracle: Dream, LLaDA, Qwen2, Llama and DiffusionGemma in f64, in every cache mode.
 //!
 //! It is the third arm of a comparison. It says which of two ggml backends is wrong when they differ, so it
 //! shares the file reader with the runtime and nothing else: it is written from the models' papers, not from
@@ -8,6 +8,7 @@
 //! | module | what it is for |
 //! |---|---|
 //! | [`network`] | [`Network::open`], [`Network::forward`] and the modes as calls of it |
+//! | [`block`] | block diffusion: [`BlockNetwork`], its prompt store and both its phases |
 //! | [`cache`] | the K/V [`Cache`], with storage types emulated ([`Precision`]) |
 //! | [`generate`] | greedy decoding, speculative decoding, layer profiles, masked diffusion |
 //! | `models` | one file an architecture, twins of the runtime's |
@@ -44,6 +45,7 @@
 pub const REVISION: u32 = 1;
 
 mod attention;
+pub mod block;
 pub mod cache;
 mod error;
 pub mod generate;
@@ -53,6 +55,7 @@ pub mod network;
 mod ops;
 mod rope;
 
+pub use block::{BlockNetwork, CanvasPass, Conditioning, Encoded, Routing, Store};
 pub use cache::{Cache, LayerKv, Precision};
 pub use error::Error;
 pub use network::{Logits, Network, Pass, Request, Rows};

@@ -23,6 +23,26 @@ pub(crate) fn swiglu(gate: &mut [f64], up: &[f64]) {
     gate.par_iter_mut().zip(up).for_each(|(g, u)| *g = *g / (1.0 + (-*g).exp()) * u);
 }
 
+/// RMS norm of each row of `width` elements without a weight.
+pub(crate) fn rms_norm_plain(x: &[f64], width: usize, eps: f64) -> Vec<f64> {
+    rms_norm(x, &vec![1.0; width], eps)
+}
+
+/// GEGLU's product: `gate <- gelu(gate) * up`, element by element, with the hyperbolic tangent's GELU
+/// (Hendrycks and Gimpel 2016, <https://arxiv.org/abs/1606.08415>).
+pub(crate) fn geglu(gate: &mut [f64], up: &[f64]) {
+    let root = (2.0 / std::f64::consts::PI).sqrt();
+    gate.par_iter_mut().zip(up).for_each(|(g, u)| {
+        let x = *g;
+        *g = 0.5 * x * (1.0 + (root * (x + 0.044715 * x * x * x)).tanh()) * u;
+    });
+}
+
+/// `cap * tanh(x / cap)`, element by element.
+pub(crate) fn softcap(x: &mut [f64], cap: f64) {
+    x.par_iter_mut().for_each(|x| *x = cap * (*x / cap).tanh());
+}
+
 /// `x <- x + y`, element by element.
 pub(crate) fn add(x: &mut [f64], y: &[f64]) {
     for (x, y) in x.iter_mut().zip(y) {
@@ -63,6 +83,21 @@ mod tests {
         assert_eq!(gate[0], 0.0);
         assert!((gate[1] - 2.0 / (1.0 + (-1f64).exp())).abs() < 1e-15);
         assert_eq!(gate[2], 0.0, "no NaN far below zero");
+    }
+
+    #[test]
+    fn geglu_and_softcap_by_hand() {
+        let mut gate = [0.0, 1.0, -50.0, 50.0];
+        geglu(&mut gate, &[5.0, 2.0, 3.0, 2.0]);
+        // tanh(sqrt(2 / pi) * 1.044715) = 0.682384
+        let expected = (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * 1.044_715).tanh()) / 2.0 * 2.0;
+        assert_eq!(gate[0], 0.0);
+        assert!((gate[1] - expected).abs() < 1e-15 && (expected - 1.682_383_98).abs() < 1e-6, "{expected}");
+        assert_eq!(gate[2..], [0.0, 100.0]);
+        let mut x = [0.0, 1e-6, 30.0, -1e9];
+        softcap(&mut x, 30.0);
+        assert_eq!((x[0], x[3]), (0.0, -30.0));
+        assert!((x[1] - 1e-6).abs() < 1e-18 && (x[2] - 30.0 * 1f64.tanh()).abs() < 1e-14);
     }
 
     #[test]

@@ -22,6 +22,11 @@ impl Rope {
         Self { frequencies, kind: h.rope_kind, head_dim: h.head_dim }
     }
 
+    /// From frequencies, for heads of `head_dim`.
+    pub(crate) fn with(frequencies: Vec<f64>, kind: RopeKind, head_dim: usize) -> Self {
+        Self { frequencies, kind, head_dim }
+    }
+
     /// Rotates every head of every row of `x` `[n, heads, head_dim]` by its row's position. Positions may
     /// be negative: that takes a rotation back. Elements from `rope_dim` on stay.
     pub(crate) fn rotate(&self, x: &mut [f64], positions: &[f64]) {

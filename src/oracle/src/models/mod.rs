@@ -1,7 +1,9 @@
 //! The networks, one file an architecture, each the twin of the runtime's file of that name. What the four
 //! share, a pre-norm decoder, is in [`pre_norm`].
 
+mod diffusion_gemma;
 mod dream;
+mod experts;
 mod llada;
 mod llama;
 mod pre_norm;
@@ -11,6 +13,7 @@ use model_file::{Architecture, Model};
 
 use crate::Error;
 
+pub(crate) use diffusion_gemma::{DiffusionGemma, Rows};
 pub(crate) use pre_norm::PreNorm;
 
 /// Opens the network of a model.
@@ -20,6 +23,11 @@ pub(crate) fn open(model: &Model) -> Result<PreNorm, Error> {
         Architecture::Llada => llada::PARTS,
         Architecture::Qwen2 => qwen2::PARTS,
         Architecture::Llama => llama::PARTS,
+        Architecture::DiffusionGemma => {
+            return Err(Error::Unsupported(
+                "diffusion-gemma has two phases: open it as a block network".to_string(),
+            ));
+        }
     };
     PreNorm::open(model, parts)
 }
