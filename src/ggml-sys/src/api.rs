@@ -184,6 +184,12 @@ api! {
         fn ggml_commit() -> *const c_char;
         fn ggml_set_rows(C, T, T, T) -> T;
         fn ggml_cumsum(C, T) -> T;
+        fn ggml_gelu(C, T) -> T;
+        fn ggml_tanh(C, T) -> T;
+        fn ggml_div(C, T, T) -> T;
+        fn ggml_sum_rows(C, T) -> T;
+        fn ggml_argsort(C, T, c_int) -> T;
+        fn ggml_mul_mat_id(C, T, T, T) -> T;
         fn ggml_backend_sched_set_eval_callback(*mut RawSched, Option<EvalCallback>, *mut c_void);
         fn ggml_backend_meta_device(*mut *mut RawDevice, usize, *mut c_void, *mut c_void) -> *mut RawDevice;
     }

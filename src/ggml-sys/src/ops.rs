@@ -40,6 +40,25 @@ macro_rules! op {
     };
 }
 
+/// `GGML_SORT_ORDER_DESC`.
+const DESCENDING: std::ffi::c_int = 1;
+
+/// Generates a method for an op that a build may lack.
+macro_rules! optional_op {
+    ($(#[$doc:meta])* $name:ident($($t:ident),+ $(; $($conv:expr),+)?) = $raw:ident) => {
+        $(#[$doc])*
+        ///
+        /// # Errors
+        #[doc = concat!("When the build has no `", stringify!($raw), "`.")]
+        pub fn $name(&self, $($t: &Tensor),+) -> Result<Tensor, Error> {
+            let ggml = self.ggml();
+            let raw = ggml.api.$raw.ok_or_else(|| ggml.lacks(stringify!($raw)))?;
+            // SAFETY: live tensors of this build in a context with room; ggml checks shapes itself.
+            Ok(self.own(&[$($t),+], |_, ctx| unsafe { raw(ctx, $($t.ptr),+ $(, $($conv),+)?) }))
+        }
+    };
+}
+
 impl Context {
     op!(/** `a + b`, `b` repeated over `a`. */ add(a, b) = ggml_add);
     op!(/** `a * b`, `b` repeated over `a`. */ mul(a, b) = ggml_mul);
@@ -52,6 +71,13 @@ impl Context {
     op!(/** Copies `a` into `b`, converting; the result is a view of `b`. */ cpy(a, b) = ggml_cpy);
     op!(/** A copy of another type. */ cast(a; dtype: DType => dtype.raw()) = ggml_cast);
     op!(/** `a` followed by `b` along dimension `dim`. */ concat(a, b; dim: i32 => dim) = ggml_concat);
+
+    optional_op!(/** `a * Phi(a)`, by its approximation with a hyperbolic tangent. */ gelu(a) = ggml_gelu);
+    optional_op!(/** The hyperbolic tangent. */ tanh(a) = ggml_tanh);
+    optional_op!(/** `a / b`, `b` repeated over `a`. */ div(a, b) = ggml_div);
+    optional_op!(/** The sum of each row, `[1, ne1, ...]`. */ sum_rows(a) = ggml_sum_rows);
+    optional_op!(/** I32 indices that sort each row, the largest first. */ argsort(a; DESCENDING) = ggml_argsort);
+    optional_op!(/** For each of the I32 `ids [used, n]` the product of that matrix of `a [k, m, matrices]` with a column of `b [k, used or 1, n]`, `[m, used, n]`. */ mul_mat_id(a, b, ids) = ggml_mul_mat_id);
 
     /// Dimension `i` of `a` becomes dimension `axes[i]`.
     #[must_use]

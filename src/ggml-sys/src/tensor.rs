@@ -259,6 +259,18 @@ impl Tensor {
         Ok(bytes.chunks_exact(4).map(|b| f32::from_ne_bytes([b[0], b[1], b[2], b[3]])).collect())
     }
 
+    /// Reads a whole contiguous tensor of 32-bit integers.
+    ///
+    /// # Errors
+    /// As [`read_bytes`](Self::read_bytes), or when the type differs.
+    pub fn read_i32(&self) -> Result<Vec<i32>, Error> {
+        let n = self.elements();
+        self.expect_whole("ggml_backend_tensor_get", DType::I32, n)?;
+        let mut bytes = vec![0u8; n * 4];
+        self.read_bytes(0, &mut bytes)?;
+        Ok(bytes.chunks_exact(4).map(|b| i32::from_ne_bytes([b[0], b[1], b[2], b[3]])).collect())
+    }
+
     fn expect_whole(&self, call: &'static str, dtype: DType, len: usize) -> Result<(), Error> {
         if self.dtype() != dtype || self.elements() != len {
             return Err(Error::Call {

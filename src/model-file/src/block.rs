@@ -7,43 +7,16 @@
 
 use crate::error::Error;
 use crate::gguf::{Array, Value};
-use crate::hparams::{HyperParams, Keys, RopeKind};
+use crate::hparams::{Experts, HyperParams, Keys, RopeKind, Windowed};
 use crate::model::TensorSpec;
 
 /// What a block-diffusion model has beyond other decoders.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BlockDiffusion {
     /// Tokens that are denoised together.
     pub canvas: usize,
-    /// Positions that a query of a windowed layer sees, itself included; a canvas sees the last `window - 1` of the
-    /// prompt.
-    pub window: usize,
-    /// What each layer's attention is like.
-    pub layers: Vec<BlockLayer>,
-    /// Experts of a layer.
-    pub n_expert: usize,
-    /// Experts that compute a token.
-    pub n_expert_used: usize,
-    /// Width of an expert.
-    pub n_ff_expert: usize,
-    /// Logits are `cap * tanh(logits / cap)`, where there is a cap.
-    pub softcap: Option<f32>,
     /// How a canvas is denoised unless a run says otherwise.
     pub sampler: EntropyBound,
-}
-
-/// One layer's attention.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct BlockLayer {
-    /// Whether it sees a window only. Layers that see everything take their values from the keys' projection and
-    /// divide their frequencies by `rope_freqs.weight`.
-    pub windowed: bool,
-    /// K/V heads; divides the number of query heads.
-    pub n_head_kv: usize,
-    /// Elements of a head.
-    pub head_dim: usize,
-    /// Base of RoPE's frequencies.
-    pub rope_base: f32,
 }
 
 /// The entropy-bound sampler and its schedule.
@@ -85,48 +58,45 @@ impl Keys<'_> {
         }
         let n_layer = self.size("block_count")?;
         let n_head = self.size("attention.head_count")?;
-        let windowed = self.pattern(n_layer)?;
+        let layers = self.pattern(n_layer)?;
         let kv_heads = self.per_layer_sizes("attention.head_count_kv", n_layer)?;
-        let sizes = [
-            self.head_size("attention.key_length", "attention.value_length")?,
-            self.head_size("attention.key_length_swa", "attention.value_length_swa")?,
-        ];
-        for (name, size) in [("rope.dimension_count", sizes[0]), ("rope.dimension_count_swa", sizes[1])] {
+        if let Some(bad) = kv_heads.iter().find(|&n| n_head % n != 0) {
+            let message = format!("{bad} must divide the head count {n_head}");
+            return Err(self.fault("attention.head_count_kv", message));
+        }
+        let [full, windowed] = [false, true].map(|kind| {
+            let mut heads = kv_heads.iter().zip(&layers).filter(|(_, windowed)| **windowed == kind);
+            let first = heads.next().map(|(n, _)| *n);
+            (first, heads.all(|(n, _)| Some(*n) == first))
+        });
+        if !full.1 || !windowed.1 {
+            let message = "must be the same in all layers with a window, and in all without";
+            return Err(self.fault("attention.head_count_kv", message));
+        }
+        let Some(n_head_kv) = full.0 else {
+            return Err(self.fault("attention.sliding_window_pattern", "has no layer that sees everything"));
+        };
+        let head_dim = self.head_size("attention.key_length", "attention.value_length")?;
+        let narrow = self.head_size("attention.key_length_swa", "attention.value_length_swa")?;
+        for (name, size) in [("rope.dimension_count", head_dim), ("rope.dimension_count_swa", narrow)] {
             if self.opt_size(name)?.is_some_and(|dims| dims != size) {
                 return Err(self.fault(name, format!("must be the whole head, {size}")));
             }
         }
-        let bases = [self.base("rope.freq_base", 1e6)?, self.base("rope.freq_base_swa", 1e4)?];
-        let layers: Vec<BlockLayer> = windowed
-            .iter()
-            .zip(&kv_heads)
-            .map(|(&windowed, &n_head_kv)| {
-                let kind = usize::from(windowed);
-                BlockLayer { windowed, n_head_kv, head_dim: sizes[kind], rope_base: bases[kind] }
-            })
-            .collect();
-        if let Some(layer) = layers.iter().find(|l| n_head % l.n_head_kv != 0) {
-            let message = format!("{} must divide the head count {n_head}", layer.n_head_kv);
-            return Err(self.fault("attention.head_count_kv", message));
-        }
-        let n_expert = self.size("expert_count")?;
-        let n_expert_used = self.size("expert_used_count")?;
-        if n_expert_used > n_expert {
-            return Err(self.fault("expert_used_count", format!("of {n_expert} experts")));
-        }
+        let windowed = Windowed {
+            window: self.size("attention.sliding_window")?,
+            layers,
+            n_head_kv: windowed.0.unwrap_or(n_head_kv),
+            head_dim: narrow,
+            rope_base: self.base("rope.freq_base_swa", 1e4)?,
+            rope_dim: narrow,
+        };
         let eps_key = self.key("attention.layer_norm_rms_epsilon");
         let rms_eps = m.f32(&eps_key)?;
         if !(rms_eps > 0.0 && rms_eps < 1.0) {
             return Err(m.fault(&eps_key, "must lie between 0 and 1"));
         }
-        let cap_key = self.key("final_logit_softcapping");
-        let softcap = m.opt_f32(&cap_key)?.filter(|&cap| cap != 0.0);
-        if softcap.is_some_and(|cap| !(cap > 0.0 && cap.is_finite())) {
-            return Err(m.fault(&cap_key, "must be above 0 and finite, or 0 for none"));
-        }
         let n_vocab = self.n_vocab()?;
-        let first = layers.iter().find(|l| l.windowed).or(layers.first()).expect("at least one layer");
-        let (n_head_kv, head_dim, rope_base) = (first.n_head_kv, first.head_dim, first.rope_base);
         Ok(HyperParams {
             architecture: self.architecture,
             convention: self.convention,
@@ -139,7 +109,7 @@ impl Keys<'_> {
             n_vocab,
             n_ctx_train: self.size("context_length")?,
             rms_eps,
-            rope_base,
+            rope_base: self.base("rope.freq_base", 1e6)?,
             rope_dim: head_dim,
             rope_kind: RopeKind::Neox,
             causal: false,
@@ -150,14 +120,13 @@ impl Keys<'_> {
             pad_token: self.token("tokenizer.ggml.padding_token_id", n_vocab)?,
             tied_head: self.file.tensor("output.weight").is_none(),
             has_rope_freqs: true,
+            windowed: Some(windowed),
+            // Scores of attention are not scaled.
+            query_scalar: Some(1),
+            logit_softcap: self.logit_softcap()?,
+            experts: self.experts()?.map(|experts| Experts { normalised: true, ..experts }),
             block: Some(BlockDiffusion {
                 canvas: self.plain_size(CANVAS_KEY)?,
-                window: self.size("attention.sliding_window")?,
-                layers,
-                n_expert,
-                n_expert_used,
-                n_ff_expert: self.size("expert_feed_forward_length")?,
-                softcap,
                 sampler: self.entropy_bound()?,
             }),
         })
@@ -246,10 +215,12 @@ impl Keys<'_> {
     }
 }
 
-/// The tensors of the network, in the order of use.
-pub(crate) fn tensor_table(h: &HyperParams, block: &BlockDiffusion) -> Vec<TensorSpec> {
+/// The tensors of the network, in the order of use. Layers that see everything take their values from the keys'
+/// projection, and divide their frequencies by `rope_freqs.weight`.
+pub(crate) fn tensor_table(h: &HyperParams) -> Vec<TensorSpec> {
+    let experts = h.experts.unwrap_or(Experts { count: 0, used: 0, n_ff: 0, normalised: true });
     let [embd, ff, vocab] = [h.n_embd, h.n_ff, h.n_vocab].map(|n| n as u64);
-    let [experts, ff_expert] = [block.n_expert, block.n_ff_expert].map(|n| n as u64);
+    let [count, ff_expert] = [experts.count, experts.n_ff].map(|n| n as u64);
     let mut table = Vec::new();
     let mut add = |name: String, shape: &[u64], required: bool| {
         table.push(TensorSpec { name, shape: shape.to_vec(), required });
@@ -257,21 +228,19 @@ pub(crate) fn tensor_table(h: &HyperParams, block: &BlockDiffusion) -> Vec<Tenso
     add("token_embd.weight".into(), &[embd, vocab], true);
     add("output_norm.weight".into(), &[embd], true);
     add("output.weight".into(), &[embd, vocab], false);
-    if let Some(full) = block.layers.iter().find(|l| !l.windowed) {
-        add("rope_freqs.weight".into(), &[full.head_dim as u64 / 2], true);
-    }
+    add("rope_freqs.weight".into(), &[h.rope_dim as u64 / 2], true);
     add("self_cond_pre_norm.weight".into(), &[embd], true);
     add("self_cond_gate.weight".into(), &[embd, ff], true);
     add("self_cond_up.weight".into(), &[embd, ff], true);
     add("self_cond_down.weight".into(), &[ff, embd], true);
-    for (i, layer) in block.layers.iter().enumerate() {
-        let (head, q) = (layer.head_dim as u64, (layer.head_dim * h.n_head) as u64);
-        let kv = (layer.head_dim * layer.n_head_kv) as u64;
+    for i in 0..h.n_layer {
+        let layer = h.layer(i);
+        let [head, q, kv] = [layer.head_dim, layer.q_width(), layer.kv_width()].map(|n| n as u64);
         let mut add = |part: &str, shape: &[u64]| add(format!("blk.{i}.{part}"), shape, true);
         add("attn_norm.weight", &[embd]);
         add("attn_q.weight", &[embd, q]);
         add("attn_k.weight", &[embd, kv]);
-        if layer.windowed {
+        if layer.window.is_some() {
             add("attn_v.weight", &[embd, kv]);
         }
         add("attn_q_norm.weight", &[head]);
@@ -283,12 +252,12 @@ pub(crate) fn tensor_table(h: &HyperParams, block: &BlockDiffusion) -> Vec<Tenso
         add("ffn_up.weight", &[embd, ff]);
         add("ffn_down.weight", &[ff, embd]);
         add("post_ffw_norm_1.weight", &[embd]);
-        add("ffn_gate_inp.weight", &[embd, experts]);
+        add("ffn_gate_inp.weight", &[embd, count]);
         add("ffn_gate_inp.scale", &[embd]);
         add("pre_ffw_norm_2.weight", &[embd]);
-        add("ffn_gate_up_exps.weight", &[embd, 2 * ff_expert, experts]);
-        add("ffn_down_exps.weight", &[ff_expert, embd, experts]);
-        add("ffn_down_exps.scale", &[experts]);
+        add("ffn_gate_up_exps.weight", &[embd, 2 * ff_expert, count]);
+        add("ffn_down_exps.weight", &[ff_expert, embd, count]);
+        add("ffn_down_exps.scale", &[count]);
         add("post_ffw_norm_2.weight", &[embd]);
         add("post_ffw_norm.weight", &[embd]);
         add("layer_output_scale.weight", &[1]);

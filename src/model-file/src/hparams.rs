@@ -4,8 +4,8 @@
 //! Those of the second converter for masked-diffusion models carry `diffuse.` and name the architecture
 //! in `diffuse.model_type`; it does not permute Q and K, so RoPE is NEOX for LLaDA too.
 //!
-//! What would change the numbers but is not implemented (RoPE scaling, experts) is an error here, never
-//! silently left out.
+//! What would change the numbers but is not implemented (RoPE scaling, experts where the network has none) is an
+//! error here, never silently left out.
 
 use std::fmt;
 
@@ -24,13 +24,28 @@ pub enum Architecture {
     Qwen2,
     /// Autoregressive, optionally with RoPE frequency factors.
     Llama,
+    /// Autoregressive, queries and keys normalised head by head, no biases.
+    Qwen3,
+    /// Autoregressive, most layers with a sliding window, norms before and after each part.
+    Gemma3,
+    /// Masked diffusion with a mixture of experts: bidirectional, queries and keys normalised head by head.
+    LladaMoe,
     /// Block diffusion: a canvas denoised after a prompt that is encoded causally, with a mixture of experts.
     DiffusionGemma,
 }
 
 impl Architecture {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Dream, Self::Llada, Self::Qwen2, Self::Llama, Self::DiffusionGemma];
+    pub const ALL: [Self; 8] = [
+        Self::Dream,
+        Self::Llada,
+        Self::Qwen2,
+        Self::Llama,
+        Self::Qwen3,
+        Self::Gemma3,
+        Self::LladaMoe,
+        Self::DiffusionGemma,
+    ];
 
     /// The name in `general.architecture` and `diffuse.model_type`.
     pub const fn name(self) -> &'static str {
@@ -39,6 +54,9 @@ impl Architecture {
             Self::Llada => "llada",
             Self::Qwen2 => "qwen2",
             Self::Llama => "llama",
+            Self::Qwen3 => "qwen3",
+            Self::Gemma3 => "gemma3",
+            Self::LladaMoe => "llada-moe",
             Self::DiffusionGemma => "diffusion-gemma",
         }
     }
@@ -50,7 +68,7 @@ impl Architecture {
 
     /// Whether it is a masked-diffusion model: bidirectional, with a mask token.
     pub const fn is_diffusion(self) -> bool {
-        matches!(self, Self::Dream | Self::Llada)
+        matches!(self, Self::Dream | Self::Llada | Self::LladaMoe)
     }
 
     /// Whether Q, K and V must have biases.
@@ -58,13 +76,36 @@ impl Architecture {
         matches!(self, Self::Dream | Self::Qwen2)
     }
 
+    /// Whether Q, K and V may have biases.
+    pub const fn may_have_qkv_bias(self) -> bool {
+        matches!(self, Self::Dream | Self::Qwen2 | Self::Llama)
+    }
+
+    /// Whether queries and keys are normalised head by head before RoPE turns them.
+    pub const fn has_qk_norm(self) -> bool {
+        matches!(self, Self::Qwen3 | Self::Gemma3 | Self::LladaMoe | Self::DiffusionGemma)
+    }
+
+    /// Whether what attention and the feed-forward part give is normalised before it is added.
+    pub const fn has_post_norms(self) -> bool {
+        matches!(self, Self::Gemma3 | Self::DiffusionGemma)
+    }
+
+    /// Whether the feed-forward part is a mixture of experts.
+    pub const fn has_experts(self) -> bool {
+        matches!(self, Self::LladaMoe | Self::DiffusionGemma)
+    }
+
+    /// Whether embeddings are scaled by the root of their width.
+    pub const fn scales_embedding(self) -> bool {
+        matches!(self, Self::Gemma3 | Self::DiffusionGemma)
+    }
+
     /// How RoPE pairs a head's elements in files of this converter.
     pub const fn rope_kind(self, convention: Convention) -> RopeKind {
         match (self, convention) {
-            (_, Convention::Diffuse) | (Self::Dream | Self::Qwen2 | Self::DiffusionGemma, _) => {
-                RopeKind::Neox
-            }
             (Self::Llada | Self::Llama, Convention::LlamaCpp) => RopeKind::Norm,
+            _ => RopeKind::Neox,
         }
     }
 
@@ -118,6 +159,70 @@ impl Convention {
     }
 }
 
+/// Layers that look back over a window only, and the shape that they have of their own.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Windowed {
+    /// Positions that a token sees at most, itself included.
+    pub window: usize,
+    /// Which layers; the others see everything.
+    pub layers: Vec<bool>,
+    /// K/V heads of these layers.
+    pub n_head_kv: usize,
+    /// Elements of their heads.
+    pub head_dim: usize,
+    /// Base of their RoPE's frequencies.
+    pub rope_base: f32,
+    /// Elements of their heads that RoPE rotates.
+    pub rope_dim: usize,
+}
+
+/// What attention is made of in one layer.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LayerShape {
+    /// Query heads.
+    pub n_head: usize,
+    /// K/V heads.
+    pub n_head_kv: usize,
+    /// Elements of one head.
+    pub head_dim: usize,
+    /// Base of RoPE's frequencies.
+    pub rope_base: f32,
+    /// Elements of a head that RoPE rotates.
+    pub rope_dim: usize,
+    /// Positions that a token sees at most, itself included; all where none.
+    pub window: Option<usize>,
+}
+
+impl LayerShape {
+    /// Query heads to one K/V head.
+    pub fn heads_per_kv(&self) -> usize {
+        self.n_head / self.n_head_kv
+    }
+
+    /// Width of Q: `n_head * head_dim`.
+    pub fn q_width(&self) -> usize {
+        self.n_head * self.head_dim
+    }
+
+    /// Width of K and of V: `n_head_kv * head_dim`.
+    pub fn kv_width(&self) -> usize {
+        self.n_head_kv * self.head_dim
+    }
+}
+
+/// A mixture of experts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Experts {
+    /// How many there are.
+    pub count: usize,
+    /// How many work on a token: those with the highest router probabilities.
+    pub used: usize,
+    /// Feed-forward width of one.
+    pub n_ff: usize,
+    /// Whether the probabilities of those that work are scaled to a sum of 1.
+    pub normalised: bool,
+}
+
 /// What a file says about the network, checked for contradictions.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HyperParams {
@@ -163,10 +268,18 @@ pub struct HyperParams {
     pub pad_token: Option<u32>,
     /// Whether the output head is the embedding (`output.weight` absent).
     pub tied_head: bool,
-    /// Whether there is a `rope_freqs.weight`: each frequency is divided by its factor.
+    /// Whether there is a `rope_freqs.weight`: each frequency is divided by its factor, but for those of
+    /// [`Windowed`] layers.
     pub has_rope_freqs: bool,
-    /// Block diffusion. `n_head_kv`, `head_dim` and RoPE's numbers above are then those of the first windowed layer,
-    /// and each layer has its own in here.
+    /// Layers with a sliding window; none where all see everything.
+    pub windowed: Option<Windowed>,
+    /// Scores of attention are divided by the root of this; of the head's size where none.
+    pub query_scalar: Option<usize>,
+    /// Logits are squeezed into plus and minus this by a hyperbolic tangent.
+    pub logit_softcap: Option<f32>,
+    /// The mixture of experts in place of the feed-forward part.
+    pub experts: Option<Experts>,
+    /// Block diffusion: both phases run over one stack of layers.
     pub block: Option<BlockDiffusion>,
 }
 
@@ -180,6 +293,29 @@ pub(crate) const SHIFT_KEY: &str = "diffusion.shift_logits";
 pub(crate) const TOKENS_KEY: &str = "tokenizer.ggml.tokens";
 
 impl HyperParams {
+    /// What attention is made of in layer `layer`.
+    pub fn layer(&self, layer: usize) -> LayerShape {
+        let n_head = self.n_head;
+        match self.windowed.as_ref().filter(|w| w.layers.get(layer) == Some(&true)) {
+            Some(w) => LayerShape {
+                n_head,
+                n_head_kv: w.n_head_kv,
+                head_dim: w.head_dim,
+                rope_base: w.rope_base,
+                rope_dim: w.rope_dim,
+                window: Some(w.window),
+            },
+            None => LayerShape {
+                n_head,
+                n_head_kv: self.n_head_kv,
+                head_dim: self.head_dim,
+                rope_base: self.rope_base,
+                rope_dim: self.rope_dim,
+                window: None,
+            },
+        }
+    }
+
     /// Query heads to one K/V head.
     pub fn heads_per_kv(&self) -> usize {
         self.n_head / self.n_head_kv
@@ -281,7 +417,12 @@ impl<'a> Keys<'a> {
 
         let n_layer = self.size("block_count")?;
         let n_embd = self.size("embedding_length")?;
-        let n_ff = self.size("feed_forward_length")?;
+        let experts = self.experts()?;
+        let n_ff = match experts {
+            // The width of a dense part that the network does not have.
+            Some(e) => self.opt_size("feed_forward_length")?.unwrap_or(e.n_ff),
+            None => self.size("feed_forward_length")?,
+        };
         let n_ctx_train = self.size("context_length")?;
         let n_head = self.size("attention.head_count")?;
         let n_head_kv = self.opt_size("attention.head_count_kv")?.unwrap_or(n_head);
@@ -323,6 +464,11 @@ impl<'a> Keys<'a> {
         let has_rope_freqs =
             self.architecture == Architecture::Llama && self.file.tensor("rope_freqs.weight").is_some();
 
+        let windowed = self.windowed(n_layer, [n_head_kv, head_dim, rope_dim])?;
+        // Gemma 3's largest model, known by its layers, scales by the width of the residual stream.
+        let widest = self.architecture == Architecture::Gemma3 && n_layer == 62;
+        let query_scalar = widest.then_some(n_embd / n_head);
+
         Ok(HyperParams {
             architecture: self.architecture,
             convention: self.convention,
@@ -346,8 +492,83 @@ impl<'a> Keys<'a> {
             pad_token: self.token("tokenizer.ggml.padding_token_id", n_vocab)?,
             tied_head: self.file.tensor("output.weight").is_none(),
             has_rope_freqs,
+            windowed,
+            query_scalar,
+            logit_softcap: self.logit_softcap()?,
+            experts,
             block: None,
         })
+    }
+
+    /// Gemma 3's sliding windows: five layers with one, then one without, where the file does not say otherwise.
+    fn windowed(
+        &self,
+        n_layer: usize,
+        [n_head_kv, head_dim, rope_dim]: [usize; 3],
+    ) -> Result<Option<Windowed>, Error> {
+        if self.architecture != Architecture::Gemma3 {
+            return Ok(None);
+        }
+        let m = self.file.metadata();
+        // 0 stands for none.
+        let Some(window) = m.opt_u32(&self.key("attention.sliding_window"))?.filter(|&n| n > 0) else {
+            return Ok(None);
+        };
+        let period = self.opt_size("attention.sliding_window_pattern")?.unwrap_or(6);
+        let base_key = self.key("rope.freq_base_swa");
+        let rope_base = m.opt_f32(&base_key)?.unwrap_or(10_000.0);
+        if !(rope_base > 0.0 && rope_base.is_finite()) {
+            return Err(m.fault(&base_key, "must be above 0 and finite"));
+        }
+        let layers = (0..n_layer).map(|layer| layer % period < period - 1).collect();
+        let window = self.positive(&self.key("attention.sliding_window"), window)?;
+        Ok(Some(Windowed { window, layers, n_head_kv, head_dim, rope_base, rope_dim }))
+    }
+
+    pub(crate) fn logit_softcap(&self) -> Result<Option<f32>, Error> {
+        let key = self.key("final_logit_softcapping");
+        let m = self.file.metadata();
+        // 0 stands for none.
+        let cap = m.opt_f32(&key)?.filter(|&cap| cap != 0.0);
+        match cap {
+            Some(cap) if !(cap > 0.0 && cap.is_finite()) => Err(m.fault(&key, "must be above 0 and finite")),
+            Some(_) if !matches!(self.architecture, Architecture::Gemma3 | Architecture::DiffusionGemma) => {
+                Err(m.locate(
+                    Error::unsupported(format!("soft-capping is not implemented for {}", self.architecture)),
+                    &key,
+                ))
+            }
+            cap => Ok(cap),
+        }
+    }
+
+    pub(crate) fn experts(&self) -> Result<Option<Experts>, Error> {
+        if !self.architecture.has_experts() {
+            return Ok(None);
+        }
+        let count = self.size("expert_count")?;
+        let used = self.size("expert_used_count")?;
+        if used > count {
+            return Err(self.fault("expert_used_count", format!("must be at most the {count} experts")));
+        }
+        let n_ff = match self.opt_size("expert_feed_forward_length")? {
+            Some(n) => n,
+            None => self.size("feed_forward_length")? / used,
+        };
+        let m = self.file.metadata();
+        let normalised = m.opt_bool(&self.key("expert_weights_norm"))?.unwrap_or(false);
+        let key = self.key("expert_weights_scale");
+        if m.opt_f32(&key)?.is_some_and(|scale| scale != 0.0 && scale != 1.0) {
+            return Err(
+                m.locate(Error::unsupported("a scale of the experts' weights is not implemented"), &key)
+            );
+        }
+        let key = self.key("expert_gating_func");
+        // llama.cpp's numbers: 0 leaves it to the architecture, 1 is the soft-max.
+        if m.opt_u32(&key)?.is_some_and(|kind| kind > 1) {
+            return Err(m.locate(Error::unsupported("only soft-max gating of experts is implemented"), &key));
+        }
+        Ok(Some(Experts { count, used, n_ff, normalised }))
     }
 
     fn head_dim(&self, n_embd: usize, n_head: usize) -> Result<usize, Error> {
@@ -442,7 +663,7 @@ impl<'a> Keys<'a> {
             }
         }
         let key = self.key("expert_count");
-        if self.architecture != Architecture::DiffusionGemma && m.opt_u32(&key)?.is_some_and(|n| n > 0) {
+        if !self.architecture.has_experts() && m.opt_u32(&key)?.is_some_and(|n| n > 0) {
             return Err(refuse(
                 &key,
                 format!("a mixture of experts is not implemented for {}", self.architecture),

@@ -28,11 +28,11 @@ pub mod requantize;
 pub mod tensor_type;
 pub mod tokenizer;
 
-pub use block::{BlockDiffusion, BlockLayer, EntropyBound};
+pub use block::{BlockDiffusion, EntropyBound};
 pub use error::{Error, ErrorKind};
-pub use generate::{GenerateSpec, generate, presets};
+pub use generate::{BlockSpec, GenerateSpec, generate, presets};
 pub use gguf::{Array, GgufFile, GgufWriter, Mapped, Metadata, TensorInfo, Value};
-pub use hparams::{Architecture, Convention, HyperParams, RopeKind};
+pub use hparams::{Architecture, Convention, Experts, HyperParams, LayerShape, RopeKind, Windowed};
 pub use model::{Model, TensorSpec, tensor_table};
 pub use quant::{dequantize, quantize};
 pub use requantize::{WeightMix, requantize_model};

@@ -21,12 +21,13 @@ pub struct TensorSpec {
 /// The tensors of a network, in the order of use.
 ///
 /// `output.weight` is listed and optional: without it the head is the embedding. The RoPE factors are
-/// listed for Llama and optional; the Q/K/V biases are required, optional (Llama) or not listed (LLaDA).
+/// listed for Llama and optional; the Q/K/V biases are required, optional (Llama) or not listed. The matrices of
+/// all experts of a layer are one tensor, one expert after the other.
 pub fn tensor_table(h: &HyperParams) -> Vec<TensorSpec> {
-    if let Some(block) = &h.block {
-        return crate::block::tensor_table(h, block);
+    if h.block.is_some() {
+        return crate::block::tensor_table(h);
     }
-    let [embd, ff, vocab, q, kv] = [h.n_embd, h.n_ff, h.n_vocab, h.q_width(), h.kv_width()].map(|n| n as u64);
+    let [embd, ff, vocab] = [h.n_embd, h.n_ff, h.n_vocab].map(|n| n as u64);
     let mut table = Vec::new();
     let mut add = |name: String, shape: &[u64], required: bool| {
         table.push(TensorSpec { name, shape: shape.to_vec(), required });
@@ -40,18 +41,41 @@ pub fn tensor_table(h: &HyperParams) -> Vec<TensorSpec> {
     }
     for i in 0..h.n_layer {
         let name = |part: &str| format!("blk.{i}.{part}");
+        let shape = h.layer(i);
+        let [q, kv, head] = [shape.q_width(), shape.kv_width(), shape.head_dim].map(|n| n as u64);
         add(name("attn_norm.weight"), &[embd], true);
         for (part, width) in [("attn_q", q), ("attn_k", kv), ("attn_v", kv)] {
             add(name(&format!("{part}.weight")), &[embd, width], true);
-            if h.architecture != Architecture::Llada {
+            if h.architecture.may_have_qkv_bias() {
                 add(name(&format!("{part}.bias")), &[width], h.architecture.needs_qkv_bias());
             }
         }
+        if h.architecture.has_qk_norm() {
+            add(name("attn_q_norm.weight"), &[head], true);
+            add(name("attn_k_norm.weight"), &[head], true);
+        }
         add(name("attn_output.weight"), &[q, embd], true);
+        if h.architecture.has_post_norms() {
+            add(name("post_attention_norm.weight"), &[embd], true);
+        }
         add(name("ffn_norm.weight"), &[embd], true);
-        add(name("ffn_gate.weight"), &[embd, ff], true);
-        add(name("ffn_up.weight"), &[embd, ff], true);
-        add(name("ffn_down.weight"), &[ff, embd], true);
+        match h.experts {
+            None => {
+                add(name("ffn_gate.weight"), &[embd, ff], true);
+                add(name("ffn_up.weight"), &[embd, ff], true);
+                add(name("ffn_down.weight"), &[ff, embd], true);
+            }
+            Some(e) => {
+                let [count, ff] = [e.count, e.n_ff].map(|n| n as u64);
+                add(name("ffn_gate_inp.weight"), &[embd, count], true);
+                add(name("ffn_gate_exps.weight"), &[embd, ff, count], true);
+                add(name("ffn_up_exps.weight"), &[embd, ff, count], true);
+                add(name("ffn_down_exps.weight"), &[ff, embd, count], true);
+            }
+        }
+        if h.architecture.has_post_norms() {
+            add(name("post_ffw_norm.weight"), &[embd], true);
+        }
     }
     table
 }

@@ -9,19 +9,19 @@ use rayon::prelude::*;
 use crate::error::Error;
 use crate::gguf::{GgufFile, GgufWriter, TensorInfo};
 use crate::quant::{dequantize, quantize, supported};
-use crate::{Model, TensorType};
+use crate::{Model, TensorSpec, TensorType};
 
 /// Bytes of a source tensor held at a time, about.
 const WINDOW: u64 = 4 << 20;
 
-/// Which type each weight matrix gets. Norms, biases and RoPE factors keep theirs.
+/// Which type each weight matrix gets. Norms, biases, RoPE factors and the routers of experts keep theirs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(non_camel_case_types)]
 pub enum WeightMix {
     /// One type for all matrices.
     Uniform(TensorType),
     /// llama.cpp's mix of Q4_K and Q6_K: the output head (or the embedding, if it is the head) and about
-    /// half of the `attn_v` and `ffn_down` matrices in Q6_K.
+    /// half of the `attn_v` and `ffn_down` matrices, those of experts too, in Q6_K.
     Q4_K_M,
 }
 
@@ -77,7 +77,7 @@ impl WeightMix {
             None => name == head,
             Some((i, part)) => {
                 let more = i.parse().is_ok_and(|i| uses_more_bits(i, n_layer));
-                more && matches!(part, "attn_v.weight" | "ffn_down.weight")
+                more && matches!(part, "attn_v.weight" | "ffn_down.weight" | "ffn_down_exps.weight")
             }
         };
         if fine { TensorType::Q6_K } else { TensorType::Q4_K }
@@ -98,8 +98,8 @@ const fn uses_more_bits(i: usize, n: usize) -> bool {
 
 /// Writes `src` with the weight types of `target` to `path`, atomically.
 ///
-/// Matrices that the network uses are converted; what already has its type, one-dimensional tensors and
-/// unknown tensors are copied. A matrix whose rows are not whole blocks of its new type is an error that names
+/// Matrices that the network uses are converted; what already has its type, one-dimensional tensors, routers, whose
+/// choices rounding would change, and unknown tensors are copied. A matrix whose rows are not whole blocks of its new type is an error that names
 /// it, found before anything is written. The metadata stays but for `general.file_type` and
 /// `general.quantization_version`.
 pub fn requantize_model(src: &Model, target: WeightMix, path: &Path) -> Result<(), Error> {
@@ -113,7 +113,7 @@ pub fn requantize_model(src: &Model, target: WeightMix, path: &Path) -> Result<(
     }
 
     let matrices: std::collections::HashSet<String> =
-        src.tensors().filter(|(spec, _)| spec.shape.len() > 1).map(|(spec, _)| spec.name).collect();
+        src.tensors().filter(|(spec, _)| is_converted(spec)).map(|(spec, _)| spec.name).collect();
     for info in file.tensors() {
         let ty = if matrices.contains(&info.name) {
             target.type_of(&info.name, src.hparams.n_layer, src.hparams.tied_head)
@@ -126,6 +126,10 @@ pub fn requantize_model(src: &Model, target: WeightMix, path: &Path) -> Result<(
         writer = writer.tensor(&info.name, &info.shape, ty, move |out| convert(file, info, ty, out));
     }
     writer.write(path)
+}
+
+fn is_converted(spec: &TensorSpec) -> bool {
+    spec.shape.len() > 1 && !spec.name.ends_with(".ffn_gate_inp.weight")
 }
 
 fn check_types(file: &GgufFile, info: &TensorInfo, ty: TensorType) -> Result<(), Error> {

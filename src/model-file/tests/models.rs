@@ -41,6 +41,10 @@ fn the_anchors_open_with_their_hyper_parameters() {
         tied_head: false,
         has_rope_freqs: false,
         block: None,
+        windowed: None,
+        query_scalar: None,
+        logit_softcap: None,
+        experts: None,
     };
     let cases = [
         HyperParams { mask_token: Some(2), shift_logits: true, ..expected(Architecture::Dream, 128, 8, 2) },

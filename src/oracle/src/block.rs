@@ -90,10 +90,10 @@ impl BlockNetwork {
     /// A network of another kind, a weight type whose values are not known here, or a file that cannot be mapped.
     pub fn open(model: &Model) -> Result<Self, Error> {
         let hparams = model.hparams.clone();
-        let Some(block) = hparams.block.clone() else {
+        let Some(block) = hparams.block else {
             return Err(Error::Unsupported(format!("{} is no block-diffusion model", hparams.architecture)));
         };
-        let body = DiffusionGemma::open(model, &block)?;
+        let body = DiffusionGemma::open(model)?;
         Ok(Self { hparams, block, body })
     }
 
@@ -120,7 +120,7 @@ impl BlockNetwork {
         self.check(tokens, 0)?;
         let rows =
             Rows { prompt: tokens, canvas: &[], previous: None, held: &store.layers, first: store.len };
-        let output = self.body.forward(&self.hparams, &self.block, &rows)?;
+        let output = self.body.forward(&self.hparams, &rows)?;
         for (held, new) in store.layers.iter_mut().zip(&output.kv) {
             held.k.extend_from_slice(&new.k);
             held.v.extend_from_slice(&new.v);
@@ -183,7 +183,7 @@ impl BlockNetwork {
             }
         }
         let rows = Rows { prompt, canvas, previous, held, first };
-        let output = self.body.forward(&self.hparams, &self.block, &rows)?;
+        let output = self.body.forward(&self.hparams, &rows)?;
         let logits = Logits::from_rows(self.hparams.n_vocab, output.logits);
         Ok(CanvasPass { logits, kv: output.kv, experts: output.experts })
     }

@@ -1,29 +1,24 @@
 //! The blocks that decoder layers are built from, as ggml graphs. Activations are `[n_embd, n]`, one column
 //! a token; every computing node carries a name that ends in its layer, as `q-3`.
 
-use ggml_sys::{Context, DType, Graph, RopeParams, Tensor};
-use model_file::{HyperParams, RopeKind};
+use ggml_sys::{Context, DType, Graph, Tensor};
+use model_file::HyperParams;
 
-use crate::cache::{KvCache, as_i64};
+use crate::attention::Kv;
 use crate::error::Error;
+use crate::experts::Routed;
 use crate::fault::Fault;
-use crate::scatter::Scatter;
+use crate::masks::Masks;
 use crate::session::Attention;
 use crate::weights::Weights;
 
-/// Where the keys and values of other positions come from.
-pub(crate) enum Kv<'a> {
-    /// Only the tokens of this graph attend to each other.
-    Fresh,
-    /// The graph's own rows are written into the cache, then its first `n_kv` rows are read.
-    Cached {
-        cache: &'a KvCache,
-        n_kv: usize,
-        /// How the rows get there.
-        scatter: &'a Scatter,
-        /// How many of the rows, from the first.
-        stored: usize,
-    },
+/// What gates a feed-forward part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Gate {
+    /// `x * sigmoid(x)`.
+    Silu,
+    /// `x * Phi(x)`, approximated with a hyperbolic tangent.
+    Gelu,
 }
 
 /// A graph under construction.
@@ -37,16 +32,15 @@ pub(crate) struct Builder<'a> {
     pub(crate) n: usize,
     /// I32 `[n]`.
     pub(crate) positions: Tensor,
-    /// `[n_kv, n]`: 0 or minus infinity; none where every token sees every other. F32 for explicit attention,
-    /// F16 with padded rows for flash.
-    pub(crate) mask: Option<Tensor>,
-    /// The mask of the last layer, where it is another.
-    pub(crate) last_mask: Option<Tensor>,
+    /// What each token sees.
+    pub(crate) masks: &'a Masks,
     pub(crate) kv: Kv<'a>,
     /// Keys after RoPE and values of each layer, `[head_dim, kv_heads, n]`, marked as outputs where
     /// `capture` is set.
     pub(crate) captured: Vec<(Tensor, Tensor)>,
     pub(crate) capture: bool,
+    /// What the routers of experts decided, layer by layer, marked as outputs likewise.
+    pub(crate) routed: Vec<Routed>,
     /// The type that attention reads keys and values in where there is no cache.
     pub(crate) kv_type: DType,
     /// Layers that are left out.
@@ -57,15 +51,6 @@ pub(crate) struct Builder<'a> {
     pub(crate) planted: Option<Fault>,
 }
 
-/// How the model rotates.
-pub(crate) fn rope_params(h: &HyperParams) -> RopeParams {
-    RopeParams {
-        dims: i32::try_from(h.rope_dim).expect("a head's size"),
-        neox: h.rope_kind == RopeKind::Neox,
-        freq_base: h.rope_base,
-    }
-}
-
 /// Names `t` for the layer it belongs to.
 pub(crate) fn named(t: Tensor, what: &str, layer: usize) -> Tensor {
     t.set_name(&format!("{what}-{layer}"));
@@ -73,7 +58,8 @@ pub(crate) fn named(t: Tensor, what: &str, layer: usize) -> Tensor {
 }
 
 impl Builder<'_> {
-    fn weight(&self, layer: usize, what: &str) -> &Tensor {
+    /// The weight `what` of layer `layer`.
+    pub(crate) fn weight(&self, layer: usize, what: &str) -> &Tensor {
         self.weights.get(&format!("blk.{layer}.{what}"))
     }
 
@@ -94,7 +80,7 @@ impl Builder<'_> {
     }
 
     /// A matrix product with the layer's weight `what`, and its bias where `bias` says there may be one.
-    fn linear(&self, x: &Tensor, what: &str, bias: bool, layer: usize) -> Tensor {
+    pub(crate) fn linear(&self, x: &Tensor, what: &str, bias: bool, layer: usize) -> Tensor {
         let product = named(self.ctx.mul_mat(self.weight(layer, &format!("{what}.weight")), x), what, layer);
         match self
             .weights
@@ -104,109 +90,6 @@ impl Builder<'_> {
             Some(b) => named(self.ctx.add(&product, b), &format!("{what}_bias"), layer),
             None => product,
         }
-    }
-
-    /// Self-attention: projections, RoPE, the K/V cache, attention, output projection.
-    pub(crate) fn self_attention(&mut self, x: &Tensor, bias: bool, layer: usize) -> Result<Tensor, Error> {
-        let h = self.hparams;
-        let (head, heads, kv_heads, n) =
-            (as_i64(h.head_dim), as_i64(h.n_head), as_i64(h.n_head_kv), as_i64(self.n));
-        let q = self.ctx.reshape_3d(&self.linear(x, "attn_q", bias, layer), [head, heads, n]);
-        let k = self.ctx.reshape_3d(&self.linear(x, "attn_k", bias, layer), [head, kv_heads, n]);
-        let v = self.linear(x, "attn_v", bias, layer);
-        let v = if self.capture { v.output() } else { v };
-        let v = self.ctx.reshape_3d(&v, [head, kv_heads, n]);
-
-        let q = named(self.rope(&q), "q_rope", layer);
-        let k = self.planted_keys(named(self.rope(&k), "k_rope", layer), layer);
-        let k = if self.capture { k.output() } else { k };
-        self.captured.push((k.clone(), v.clone()));
-
-        let (k, v) = self.through_cache(k, v, layer)?;
-        let (k, v) = (self.planted_pairs(k, "k", layer), self.planted_pairs(v, "v", layer));
-        let scale = 1.0 / (h.head_dim as f32).sqrt();
-        let q = self.ctx.permute(&q, [0, 2, 1, 3]);
-        let mixed = match self.attention {
-            Attention::Explicit => self.explicit_attention(&q, &k, &v, scale, layer),
-            Attention::Flash => self.flash_attention(&q, &k, &v, scale, layer),
-        };
-        Ok(self.linear(&mixed, "attn_output", false, layer))
-    }
-
-    fn rope(&self, x: &Tensor) -> Tensor {
-        let factors = self.weights.find("rope_freqs.weight");
-        self.ctx.rope(x, &self.positions, factors, Fault::rope(self.planted, rope_params(self.hparams)))
-    }
-
-    /// Writes the new rows into the cache, if there is one, and returns what attention reads:
-    /// `[head_dim, kv_heads, n_kv]` each.
-    fn through_cache(&self, k: Tensor, v: Tensor, layer: usize) -> Result<(Tensor, Tensor), Error> {
-        let Kv::Cached { cache, n_kv, scatter, stored } = &self.kv else {
-            if self.kv_type == DType::F32 {
-                return Ok((k, v));
-            }
-            let stored = |t: &Tensor, what| named(self.ctx.cast(t, self.kv_type), what, layer);
-            return Ok((stored(&k, "k_stored"), stored(&v, "v_stored")));
-        };
-        let h = self.hparams;
-        let (head, kv_heads) = (as_i64(h.head_dim), as_i64(h.n_head_kv));
-        let through = |new: &Tensor, store: &Tensor, what: &str| -> Result<Tensor, Error> {
-            let flat = self.ctx.reshape_2d(new, [head * kv_heads, as_i64(self.n)]);
-            let row = store.nb()[1];
-            if *stored > 0 {
-                let rows = if flat.ne()[1] == as_i64(*stored) {
-                    flat
-                } else {
-                    self.ctx.view_2d(&flat, [flat.ne()[0], as_i64(*stored)], flat.nb()[1], 0)
-                };
-                let written = scatter.store(&self.ctx, &rows, store, *n_kv)?;
-                // In the graph before any reader, so that it runs first.
-                self.graph.expand(&named(written, &format!("{what}_store"), layer));
-            }
-            let head_bytes = row / h.n_head_kv;
-            Ok(self.ctx.view_3d(store, [head, kv_heads, as_i64(*n_kv)], [head_bytes, row], 0))
-        };
-        Ok((through(&k, &cache.k[layer], "k")?, through(&v, &cache.v[layer], "v")?))
-    }
-
-    /// The mask of a layer.
-    fn mask(&self, layer: usize) -> Option<&Tensor> {
-        let last = self.last_mask.as_ref().filter(|_| layer + 1 == self.hparams.n_layer);
-        last.or(self.mask.as_ref())
-    }
-
-    /// `softmax(K^T Q scale + mask) V`: `q [head_dim, n, heads]`, `k` and `v`
-    /// `[head_dim, kv_heads, n_kv]`; the result is `[head_dim * heads, n]`. ggml repeats each K/V head over
-    /// the query heads of its group.
-    fn explicit_attention(&self, q: &Tensor, k: &Tensor, v: &Tensor, scale: f32, layer: usize) -> Tensor {
-        let h = self.hparams;
-        // Products with a permuted view of blocks would leave a GPU for the CPU.
-        let f32 = |t: &Tensor, what| named(self.ctx.cast(t, DType::F32), what, layer);
-        let k = match k.dtype() {
-            DType::F32 | DType::F16 => k.clone(),
-            _ => f32(k, "k_f32"),
-        };
-        let k = self.ctx.permute(&k, [0, 2, 1, 3]);
-        let scores = named(self.ctx.mul_mat_f32(&k, q), "kq", layer);
-        let weights = named(self.ctx.soft_max(&scores, self.mask(layer), scale), "kq_soft_max", layer);
-        // Blocks cannot be transposed, and 16-bit values would turn the weights into 16 bits too.
-        let v = match v.dtype() {
-            DType::F32 => v.clone(),
-            _ => f32(v, "v_f32"),
-        };
-        let v = named(self.ctx.cont(&self.ctx.permute(&v, [1, 2, 0, 3])), "v_transposed", layer);
-        let mixed = named(self.ctx.mul_mat(&v, &weights), "kqv", layer);
-        let merged = named(self.ctx.cont(&self.ctx.permute(&mixed, [0, 2, 1, 3])), "kqv_merged", layer);
-        self.ctx.reshape_2d(&merged, [as_i64(h.head_dim * h.n_head), as_i64(self.n)])
-    }
-
-    /// The same in one node, which reads keys and values as they are stored.
-    fn flash_attention(&self, q: &Tensor, k: &Tensor, v: &Tensor, scale: f32, layer: usize) -> Tensor {
-        let h = self.hparams;
-        let [k, v] = [k, v].map(|t| self.ctx.permute(t, [0, 2, 1, 3]));
-        let mixed = self.ctx.flash_attention(q, &k, &v, self.mask(layer), scale);
-        let mixed = named(mixed, "kqv_flash", layer);
-        self.ctx.reshape_2d(&mixed, [as_i64(h.head_dim * h.n_head), as_i64(self.n)])
     }
 
     /// Keeps `x` as a state of the residual stream, where that is wanted.
@@ -221,12 +104,20 @@ impl Builder<'_> {
         }
     }
 
-    /// `down(silu(gate(x)) * up(x))`.
-    pub(crate) fn swiglu(&self, x: &Tensor, layer: usize) -> Tensor {
-        let gate = named(self.ctx.silu(&self.linear(x, "ffn_gate", false, layer)), "ffn_silu", layer);
+    /// `gate` of `x`.
+    pub(crate) fn gate(&self, x: &Tensor, gate: Gate, layer: usize) -> Result<Tensor, Error> {
+        Ok(match gate {
+            Gate::Silu => named(self.ctx.silu(x), "ffn_silu", layer),
+            Gate::Gelu => named(self.ctx.gelu(x)?, "ffn_gelu", layer),
+        })
+    }
+
+    /// `down(gate(x Wgate) * up(x))`.
+    pub(crate) fn feed_forward(&self, x: &Tensor, gate: Gate, layer: usize) -> Result<Tensor, Error> {
+        let gate = self.gate(&self.linear(x, "ffn_gate", false, layer), gate, layer)?;
         let up = self.linear(x, "ffn_up", false, layer);
         let hidden = named(self.ctx.mul(&gate, &up), "ffn_gated", layer);
-        self.planted_columns(self.linear(&hidden, "ffn_down", false, layer), layer)
+        Ok(self.planted_columns(self.linear(&hidden, "ffn_down", false, layer), layer))
     }
 
     /// Rows of the embedding table for I32 `tokens`.
@@ -234,11 +125,15 @@ impl Builder<'_> {
         let head =
             self.weights.find("output.weight").filter(|_| self.planted == Some(Fault::EmbeddingFromHead));
         let table = head.unwrap_or_else(|| self.weights.get("token_embd.weight"));
-        named(self.ctx.get_rows(table, tokens), "embedding", 0)
+        let x = named(self.ctx.get_rows(table, tokens), "embedding", 0);
+        if !self.hparams.architecture.scales_embedding() {
+            return x;
+        }
+        named(self.ctx.scale(&x, (self.hparams.n_embd as f32).sqrt()), "embedding_scaled", 0)
     }
 
     /// Final norm and head for the rows in `rows` (all where none), F32 `[n_vocab, rows]`.
-    pub(crate) fn logits(&self, x: &Tensor, rows: Option<&Tensor>) -> Tensor {
+    pub(crate) fn logits(&self, x: &Tensor, rows: Option<&Tensor>) -> Result<Tensor, Error> {
         let last = self.hparams.n_layer;
         let x = match rows {
             Some(rows) => named(self.ctx.get_rows(x, rows), "wanted_rows", last),
@@ -248,7 +143,11 @@ impl Builder<'_> {
         let head =
             self.weights.find("output.weight").filter(|_| self.planted != Some(Fault::HeadFromEmbedding));
         let head = head.unwrap_or_else(|| self.weights.get("token_embd.weight"));
-        named(self.ctx.mul_mat(head, &x), "logits", last).output()
+        let logits = named(self.ctx.mul_mat(head, &x), "logits", last);
+        let Some(cap) = self.hparams.logit_softcap else { return Ok(logits.output()) };
+        let small = named(self.ctx.scale(&logits, 1.0 / cap), "logits_small", last);
+        let squeezed = named(self.ctx.tanh(&small)?, "logits_tanh", last);
+        Ok(named(self.ctx.scale(&squeezed, cap), "logits_capped", last).output())
     }
 
     /// A new input tensor.

@@ -42,16 +42,16 @@ impl KvType {
     /// Checks that heads of the model are whole blocks: ggml cannot look at a part of one.
     pub(crate) fn check(self, hparams: &HyperParams, device: &str) -> Result<(), Error> {
         const BLOCK: usize = 32;
-        if self.is_quantised() && !hparams.head_dim.is_multiple_of(BLOCK) {
-            return Err(Error::UnsupportedNode {
+        let heads = (0..hparams.n_layer).map(|layer| hparams.layer(layer).head_dim);
+        match heads.filter(|head| !head.is_multiple_of(BLOCK)).find(|_| self.is_quantised()) {
+            None => Ok(()),
+            Some(head) => Err(Error::UnsupportedNode {
                 device: device.to_owned(),
                 node: format!(
-                    "a VIEW of one head of {} values in a {self:?} cache, whose blocks hold {BLOCK}",
-                    hparams.head_dim
+                    "a VIEW of one head of {head} values in a {self:?} cache, whose blocks hold {BLOCK}"
                 ),
-            });
+            }),
         }
-        Ok(())
     }
 }
 
@@ -86,7 +86,6 @@ impl KvCache {
         capacity: usize,
         home: impl Fn(usize) -> BufferType,
     ) -> Result<Self, Error> {
-        let ne = [as_i64(hparams.head_dim * hparams.n_head_kv), as_i64(capacity)];
         let mut cache = Self {
             k: Vec::new(),
             v: Vec::new(),
@@ -106,6 +105,7 @@ impl KvCache {
                 }
             };
             let context = &contexts[at].1;
+            let ne = [as_i64(hparams.layer(layer).kv_width()), as_i64(capacity)];
             for (what, list) in [("k", &mut cache.k), ("v", &mut cache.v)] {
                 let tensor = context.tensor(kv.dtype(), &ne);
                 tensor.set_name(&format!("cache.{what}.{layer}"));
@@ -228,18 +228,17 @@ impl KvCache {
 
     /// What a saved cache must agree on, and how many positions it holds.
     fn header(&self, used: usize) -> [(&'static str, u64); 4] {
-        let first = &self.k[0];
         [
             ("layers", self.k.len() as u64),
-            ("type", u64::from(first.dtype().0)),
-            ("row", first.ne()[0].unsigned_abs()),
+            ("type", u64::from(self.k[0].dtype().0)),
+            ("rows of all layers", self.k.iter().map(|t| t.ne()[0].unsigned_abs()).sum()),
             ("positions", used as u64),
         ]
     }
 }
 
 /// What a saved cache begins with.
-const MAGIC: &[u8] = b"ggml-parity K/V 1\0";
+const MAGIC: &[u8] = b"ggml-parity K/V 2\0";
 
 /// Appends the rows of each layer in `new` to those in `all`.
 pub(crate) fn append(all: &mut Vec<LayerKv>, new: &[LayerKv]) {
@@ -252,17 +251,18 @@ pub(crate) fn append(all: &mut Vec<LayerKv>, new: &[LayerKv]) {
     }
 }
 
-/// Puts the rows of each layer in `new` where `positions` are in `all`, which is to hold `total` rows of `width`
-/// values.
+/// Puts the rows of each layer in `new` where `positions` are in `all`, which is to hold `total` rows of as many values
+/// as `width` gives for the layer.
 pub(crate) fn overwrite(
     all: &mut Vec<LayerKv>,
     new: &[LayerKv],
     positions: &[usize],
     total: usize,
-    width: usize,
+    width: impl Fn(usize) -> usize,
 ) {
     all.resize(new.len(), LayerKv { k: Vec::new(), v: Vec::new() });
-    for (all, new) in all.iter_mut().zip(new) {
+    for (layer, (all, new)) in all.iter_mut().zip(new).enumerate() {
+        let width = width(layer);
         for (all, new) in [(&mut all.k, &new.k), (&mut all.v, &new.v)] {
             all.resize(total * width, 0.0);
             for (row, position) in new.chunks_exact(width).zip(positions) {

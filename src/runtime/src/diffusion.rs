@@ -2,6 +2,7 @@
 //! cache.
 
 use crate::cache::overwrite;
+use crate::canvas::Phase;
 use crate::error::Error;
 use crate::session::{Logits, Request, Rows, Session};
 
@@ -59,10 +60,12 @@ impl Session {
         cached: Option<usize>,
     ) -> Result<Logits, Error> {
         let keep_kv = self.recorded.is_some();
-        let request = Request { tokens, positions, rows, cached, keep_kv, keep_residuals: false };
+        let request =
+            Request { tokens, positions, rows, cached, keep_kv, keep_residuals: false, phase: Phase::Plain };
         let pass = self.compute(&request)?;
-        let width = self.hparams().kv_width();
+        let h = &self.hparams;
         if let Some(recorded) = &mut self.recorded {
+            let width = |layer| h.layer(layer).kv_width();
             overwrite(recorded, &pass.kv, positions, cached.unwrap_or(tokens.len()), width);
         }
         Ok(pass.logits)

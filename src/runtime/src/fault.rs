@@ -115,7 +115,7 @@ impl Builder<'_> {
             _ => named(self.ctx.cast(&t, DType::F32), &format!("{what}_plain"), layer),
         };
         let again = |all: Tensor, _| named(self.ctx.concat(&all, &t, 1), &format!("{what}_tiled"), layer);
-        (1..self.hparams.heads_per_kv()).fold(t.clone(), again)
+        (1..self.hparams.layer(layer).heads_per_kv()).fold(t.clone(), again)
     }
 
     /// `t` with row `i` of its second dimension scaled.

@@ -7,13 +7,17 @@
 
 #![forbid(unsafe_code)]
 
+mod attention;
 mod blocks;
 mod cache;
+mod canvas;
 mod device;
 mod diffusion;
 mod error;
+mod experts;
 mod fault;
 pub mod generate;
+mod masks;
 mod memory;
 pub mod models;
 mod pins;
@@ -26,6 +30,7 @@ mod weights;
 pub use cache::{KvType, LayerKv};
 pub use device::DeviceRequest;
 pub use error::Error;
+pub use experts::Routing;
 pub use fault::Fault;
 pub use memory::peak_resident_bytes;
 pub use pins::{Pins, Unit, UnitError};

@@ -6,11 +6,15 @@ use ggml_sys::{Backend, Context, DType, Device, Ggml, Scheduler, Tensor};
 use model_file::{HyperParams, Model};
 use serde::{Deserialize, Serialize};
 
-use crate::blocks::{Builder, Kv};
+use crate::attention::Kv;
+use crate::blocks::{Builder, named};
 use crate::cache::{KvCache, KvType, LayerKv, as_i64};
+use crate::canvas::{Conditioning, Phase, unified_mask};
 use crate::device::{DeviceRequest, Selected};
 use crate::error::Error;
+use crate::experts::{Routed, Routing};
 use crate::fault::Fault;
+use crate::masks::{self, Masks, causal_mask, hide};
 use crate::models::{self, Decoder};
 use crate::pins::Pins;
 use crate::placement::{BufferUse, Placement, Purpose};
@@ -108,6 +112,8 @@ pub struct FullPass {
     /// The residual stream before the first layer and after each, `[n_tokens, n_embd]` row-major; empty where
     /// it was not asked for.
     pub residuals: Vec<Vec<f32>>,
+    /// What the routers of experts decided, layer by layer; empty where keys and values are, or there are no experts.
+    pub routing: Vec<Routing>,
 }
 
 /// One graph to compute.
@@ -123,12 +129,14 @@ pub(crate) struct Request<'a> {
     pub(crate) keep_kv: bool,
     /// Whether the residual stream is wanted.
     pub(crate) keep_residuals: bool,
+    /// The phase of block diffusion.
+    pub(crate) phase: Phase,
 }
 
 /// A model on a device.
 pub struct Session {
     ggml: &'static Ggml,
-    hparams: HyperParams,
+    pub(crate) hparams: HyperParams,
     decoder: Decoder,
     selected: Selected,
     options: Options,
@@ -144,6 +152,8 @@ pub struct Session {
     pub(crate) recorded: Option<Vec<LayerKv>>,
     /// Sees every graph, where somebody wants to.
     recorder: Option<Recorder>,
+    /// What canvases are conditioned on, in block diffusion.
+    pub(crate) conditioning: Option<Conditioning>,
 }
 
 impl Session {
@@ -178,6 +188,13 @@ impl Session {
             )));
         }
         let weights = Weights::load(ggml, model, &selected, options.layers)?;
+        let conditioning = match model.hparams.block {
+            Some(_) => {
+                let device = if weights.meant_for_cpu(0) { selected.cpu } else { selected.device };
+                Some(Conditioning::load(ggml, model, device.buffer_type())?)
+            }
+            None => None,
+        };
         let scheduler = scheduler(&selected, &model.hparams, &options)?;
         Ok(Self {
             ggml,
@@ -194,6 +211,7 @@ impl Session {
             skip: Vec::new(),
             recorded: None,
             recorder: None,
+            conditioning,
         })
     }
 
@@ -208,6 +226,11 @@ impl Session {
         self.scheduler = scheduler(&self.selected, &self.hparams, &self.options)?;
         self.recorder = None;
         Ok(())
+    }
+
+    /// The build.
+    pub(crate) fn ggml(&self) -> &'static Ggml {
+        self.ggml
     }
 
     /// The model's hyper-parameters.
@@ -281,12 +304,13 @@ impl Session {
     #[must_use]
     pub fn buffers(&self) -> Vec<BufferUse> {
         let cache = self.cache.iter().flat_map(|c| c.buffers());
+        let conditioning = self.conditioning.iter().flat_map(Conditioning::buffers);
         let compute = self.scheduler.backends().iter().enumerate().map(|(i, backend)| BufferUse {
             buffer: backend.device().buffer_type().name(),
             purpose: Purpose::Compute,
             bytes: self.scheduler.compute_bytes(i) as u64,
         });
-        self.weights.buffers().iter().chain(cache).cloned().chain(compute).collect()
+        self.weights.buffers().iter().chain(cache).chain(conditioning).cloned().chain(compute).collect()
     }
 
     /// One forward pass over `tokens` without a cache, in which every token sees every other (masked
@@ -296,8 +320,15 @@ impl Session {
     /// When a token is outside the vocabulary, or ggml fails.
     pub fn full(&mut self, tokens: &[u32], rows: Rows<'_>, keep_kv: bool) -> Result<FullPass, Error> {
         let positions: Vec<usize> = (0..tokens.len()).collect();
-        let request =
-            Request { tokens, positions: &positions, rows, cached: None, keep_kv, keep_residuals: false };
+        let request = Request {
+            tokens,
+            positions: &positions,
+            rows,
+            cached: None,
+            keep_kv,
+            keep_residuals: false,
+            phase: Phase::Plain,
+        };
         self.compute(&request)
     }
 
@@ -388,8 +419,15 @@ impl Session {
             let positions: Vec<usize> = (from..from + piece.len()).collect();
             let cached = Some(from + piece.len());
             let keep_kv = self.recorded.is_some();
-            let request =
-                Request { tokens: piece, positions: &positions, rows, cached, keep_kv, keep_residuals };
+            let request = Request {
+                tokens: piece,
+                positions: &positions,
+                rows,
+                cached,
+                keep_kv,
+                keep_residuals,
+                phase: Phase::Plain,
+            };
             let pass = self.compute(&request)?;
             if let Some(recorded) = &mut self.recorded {
                 crate::cache::append(recorded, &pass.kv);
@@ -471,8 +509,9 @@ impl Session {
         request: &Request<'_>,
         mut walker: Option<&mut dyn Walker>,
     ) -> Result<FullPass, Error> {
-        let Request { tokens, positions: at, rows, cached, keep_kv, keep_residuals } = *request;
+        let Request { tokens, positions: at, rows, cached, keep_kv, keep_residuals, phase } = *request;
         self.check_tokens(tokens, rows)?;
+        self.check_phase(phase)?;
         let n = tokens.len();
         let n_kv = cached.unwrap_or(n);
         let size = graph_size(&self.hparams);
@@ -481,17 +520,7 @@ impl Session {
 
         let token_input = Builder::input(&ctx, DType::I32, &[as_i64(n)], "tokens");
         let positions = Builder::input(&ctx, DType::I32, &[as_i64(n)], "positions");
-        let (mask_type, mask_rows) = match self.options.attention {
-            Attention::Explicit => (DType::F32, n),
-            Attention::Flash => (DType::F16, n.next_multiple_of(FLASH_MASK_ROWS)),
-        };
-        let mask = self
-            .decoder
-            .causal
-            .then(|| Builder::input(&ctx, mask_type, &[as_i64(n_kv), as_i64(mask_rows)], "mask"));
-        let hidden = self.options.hidden.filter(|hidden| mask.is_some() && at.contains(hidden));
-        let last_mask =
-            hidden.map(|_| Builder::input(&ctx, mask_type, &[as_i64(n_kv), as_i64(mask_rows)], "mask_last"));
+        let masks = self.masks(&ctx, at, n_kv, phase);
         let wanted: Option<Vec<i32>> = match rows {
             Rows::All => None,
             Rows::Last => Some(vec![index(n - 1)]),
@@ -509,6 +538,9 @@ impl Session {
         };
         let kv = match (&self.cache, &scatter) {
             (Some(cache), Some(scatter)) => Kv::Cached { cache, n_kv, scatter, stored },
+            (Some(cache), None) if matches!(phase, Phase::Canvas { .. }) => {
+                Kv::Held { cache, held: cache.used }
+            }
             _ => Kv::Fresh,
         };
         let mut b = Builder {
@@ -519,28 +551,35 @@ impl Session {
             attention: self.options.attention,
             n,
             positions: positions.clone(),
-            mask: mask.clone(),
-            last_mask: last_mask.clone(),
+            masks: &masks,
             kv,
             captured: Vec::new(),
             capture: keep_kv,
+            routed: Vec::new(),
             kv_type: self.options.kv.dtype(),
             skip: &self.skip,
             residuals: keep_residuals.then(Vec::new),
             planted,
         };
         let x = b.embed(&token_input);
-        let x = self.decoder.layers(&mut b, x)?;
+        let x = match phase {
+            Phase::Plain => self.decoder.layers(&mut b, x)?,
+            _ => models::block_layers(&mut b, x, phase, self.conditioning.as_ref())?,
+        };
         // No row is wanted of a micro-batch before the last: its cache writes are all that counts.
         let logits = if wanted.as_ref().is_some_and(Vec::is_empty) {
             b.graph.expand(&x);
             None
         } else {
-            let logits = b.logits(&x, row_input.as_ref());
+            let logits = b.logits(&x, row_input.as_ref())?;
             b.graph.expand(&logits);
+            if let Some(conditioning) = self.conditioning.as_ref().filter(|_| phase.canvas(n).is_some()) {
+                let kept = b.ctx.cpy(&logits, conditioning.logits());
+                b.graph.expand(&named(kept, "conditioning_store", self.hparams.n_layer));
+            }
             Some(logits)
         };
-        let Builder { graph, captured, residuals, .. } = b;
+        let Builder { graph, captured, residuals, routed, .. } = b;
         if let Some(walker) = walker.as_deref_mut() {
             walker.describe(&self.noted(request), &graph.nodes());
         }
@@ -551,15 +590,7 @@ impl Session {
 
         token_input.write_i32(&tokens.iter().map(|&t| index(t as usize)).collect::<Vec<_>>())?;
         positions.write_i32(&at.iter().map(|&p| index(p)).collect::<Vec<_>>())?;
-        for (mask, hidden) in [(&mask, None), (&last_mask, hidden)] {
-            let Some(mask) = mask else { continue };
-            let mut values = causal_mask(&Fault::seen(planted, at), n_kv, self.options.window);
-            hide(&mut values, at, n_kv, hidden);
-            match self.options.attention {
-                Attention::Explicit => mask.write_f32(&values)?,
-                Attention::Flash => mask.write_f16_bits(&flash_mask(&values, n_kv * mask_rows))?,
-            }
-        }
+        masks.fill()?;
         if let (Some(input), Some(wanted)) = (&row_input, &wanted) {
             input.write_i32(wanted)?;
         }
@@ -568,23 +599,85 @@ impl Session {
         }
         if let Some(walker) = walker {
             observed::compute(&self.scheduler, &graph, walker)?;
-            return Ok(FullPass { logits: Logits::default(), kv: Vec::new(), residuals: Vec::new() });
+            return Ok(FullPass {
+                logits: Logits::default(),
+                kv: Vec::new(),
+                residuals: Vec::new(),
+                routing: Vec::new(),
+            });
         }
         self.scheduler.compute(&graph)?;
 
-        let masks = [mask.as_ref(), last_mask.as_ref()];
-        let inputs = [Some(&token_input), Some(&positions), row_input.as_ref()].into_iter().chain(masks);
         let index_input = scatter.as_ref().and_then(Scatter::input);
-        let sent: usize = inputs.chain([index_input]).flatten().map(Tensor::bytes).sum();
+        let inputs = [Some(&token_input), Some(&positions), row_input.as_ref(), index_input];
+        let sent: usize = inputs.into_iter().flatten().chain(masks.tensors()).map(Tensor::bytes).sum();
         let outputs = captured.iter().filter(|_| keep_kv).flat_map(|(k, v)| [k, v]).chain(&logits);
         let outputs = outputs.chain(residuals.iter().flatten());
-        self.traffic.get_mut().graph(sent, outputs.map(Tensor::bytes).sum());
+        let decided: usize = routed.iter().filter(|_| keep_kv).map(Routed::bytes).sum();
+        self.traffic.get_mut().graph(sent, outputs.map(Tensor::bytes).sum::<usize>() + decided);
 
         let read = |(k, v): &(Tensor, Tensor)| Ok(LayerKv { k: k.read_f32()?, v: v.read_f32()? });
         let kv = captured.iter().filter(|_| keep_kv).map(read).collect::<Result<_, Error>>()?;
         let values = logits.map_or(Ok(Vec::new()), |logits| logits.read_f32())?;
         let residuals = residuals.iter().flatten().map(Tensor::read_f32).collect::<Result<_, _>>()?;
-        Ok(FullPass { logits: Logits { vocab: self.hparams.n_vocab, values }, kv, residuals })
+        let routing = match self.hparams.experts.filter(|_| keep_kv) {
+            Some(experts) => routed.iter().map(|r| r.read(experts)).collect::<Result<_, _>>()?,
+            None => Vec::new(),
+        };
+        Ok(FullPass { logits: Logits { vocab: self.hparams.n_vocab, values }, kv, residuals, routing })
+    }
+
+    /// Block diffusion goes in phases, and nothing else does.
+    fn check_phase(&self, phase: Phase) -> Result<(), Error> {
+        if self.conditioning.is_some() == (phase != Phase::Plain) {
+            return Ok(());
+        }
+        let name = self.hparams.architecture.name();
+        Err(Error::Input(match phase {
+            Phase::Plain => {
+                format!("architecture {name} computes a prompt or a canvas, each in a way of its own")
+            }
+            _ => format!("architecture {name} has no canvas"),
+        }))
+    }
+
+    /// What tokens at these positions see of `n_kv` ones: where the model or the phase is causal, nothing after
+    /// themselves. A canvas sees everything that it is given.
+    fn masks(&self, ctx: &Context, positions: &[usize], n_kv: usize, phase: Phase) -> Masks {
+        let n_layer = self.hparams.n_layer;
+        let mut masks = Masks::new(self.options.attention, positions.len(), n_kv, n_layer);
+        if let Phase::Unified { prompt, .. } = phase {
+            for (name, windowed) in [("mask", false), ("mask_window", true)] {
+                let window = self.hparams.windowed.as_ref().map(|w| w.window).filter(|_| windowed);
+                let layers = (0..n_layer).filter(|&l| self.hparams.layer(l).window.is_some() == windowed);
+                masks.add(ctx, name, layers, || unified_mask(prompt, positions.len() - prompt, window));
+            }
+            return masks;
+        }
+        if !self.decoder.causal && phase != Phase::Encode {
+            return masks;
+        }
+        let last = n_layer - 1;
+        let hidden = self.options.hidden.filter(|hidden| positions.contains(hidden));
+        let layers = |windowed: bool| {
+            let kept = (0..n_layer).filter(|layer| !self.skip.contains(layer));
+            kept.filter(move |&layer| {
+                (hidden.is_none() || layer != last) && self.hparams.layer(layer).window.is_some() == windowed
+            })
+        };
+        let values = |window: Option<usize>, hidden: Option<usize>| {
+            let seen = Fault::seen(self.options.planted, positions);
+            let mut values = causal_mask(&seen, n_kv, masks::shorter(window, self.options.window));
+            hide(&mut values, positions, n_kv, hidden);
+            values
+        };
+        masks.add(ctx, "mask", layers(false), || values(None, None));
+        let window = self.hparams.windowed.as_ref().map(|w| w.window);
+        masks.add(ctx, "mask_window", layers(true), || values(window, None));
+        let apart = hidden.is_some() && !self.skip.contains(&last);
+        let window = self.hparams.layer(last).window;
+        masks.add(ctx, "mask_last", Some(last).filter(|_| apart), || values(window, hidden));
+        masks
     }
 }
 
@@ -601,70 +694,11 @@ fn scheduler(selected: &Selected, hparams: &HyperParams, options: &Options) -> R
     Ok(Scheduler::new(backends, graph_size(hparams))?)
 }
 
-/// Flash attention of older builds wants masks with a multiple of so many rows.
-const FLASH_MASK_ROWS: usize = 64;
-
 /// Room for the nodes and leaves of one forward pass, twice over as the scheduler asks for.
 fn graph_size(hparams: &HyperParams) -> usize {
     8192.max(hparams.n_layer * 128)
 }
 
-/// `[positions, n_kv]`, row-major: a token sees cached positions up to its own, the last `window` of them.
-fn causal_mask(positions: &[usize], n_kv: usize, window: Option<usize>) -> Vec<f32> {
-    let window = window.unwrap_or(usize::MAX);
-    let sees = |p: usize, kv: usize| if kv <= p && p - kv < window { 0.0 } else { f32::NEG_INFINITY };
-    positions.iter().flat_map(|&p| (0..n_kv).map(move |kv| sees(p, kv))).collect()
-}
-
-/// Lets the token at position `hidden` see nothing in a mask of [`causal_mask`]'s shape.
-fn hide(mask: &mut [f32], positions: &[usize], n_kv: usize, hidden: Option<usize>) {
-    for (row, &position) in mask.chunks_exact_mut(n_kv.max(1)).zip(positions) {
-        if Some(position) == hidden {
-            row.fill(f32::NEG_INFINITY);
-        }
-    }
-}
-
-/// The mask in 16 bits, filled up to `len` values with rows that see nothing.
-fn flash_mask(mask: &[f32], len: usize) -> Vec<u16> {
-    let hidden = std::iter::repeat(f32::NEG_INFINITY);
-    mask.iter().copied().chain(hidden).take(len).map(|v| half::f16::from_f32(v).to_bits()).collect()
-}
-
 fn index(i: usize) -> i32 {
     i32::try_from(i).expect("positions and tokens fit 31 bits")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_causal_mask_hides_the_future_only() {
-        let inf = f32::NEG_INFINITY;
-        assert_eq!(causal_mask(&[0, 1], 2, None), [0.0, inf, 0.0, 0.0]);
-        assert_eq!(causal_mask(&[1, 2], 3, None), [0.0, 0.0, inf, 0.0, 0.0, 0.0]);
-    }
-
-    #[test]
-    fn a_window_of_two_sees_the_token_itself_and_the_one_before() {
-        let inf = f32::NEG_INFINITY;
-        assert_eq!(causal_mask(&[2, 3], 4, Some(2)), [inf, 0.0, 0.0, inf, inf, inf, 0.0, 0.0]);
-        assert_eq!(causal_mask(&[2], 3, Some(9)), causal_mask(&[2], 3, None));
-    }
-
-    #[test]
-    fn a_hidden_row_sees_nothing_and_the_others_what_they_saw() {
-        let inf = f32::NEG_INFINITY;
-        let mut mask = causal_mask(&[1, 2], 3, None);
-        hide(&mut mask, &[1, 2], 3, Some(1));
-        assert_eq!(mask, [inf, inf, inf, 0.0, 0.0, 0.0]);
-        hide(&mut mask, &[1, 2], 3, Some(7));
-        assert_eq!(mask[3..], [0.0, 0.0, 0.0]);
-    }
-
-    #[test]
-    fn rows_added_to_a_flash_mask_see_nothing() {
-        assert_eq!(flash_mask(&[0.0, f32::NEG_INFINITY], 4), [0, 0xFC00, 0xFC00, 0xFC00]);
-    }
 }

@@ -30,6 +30,8 @@ enum Use {
     Lookup,
     /// The left side of a matrix product.
     Matrix,
+    /// The matrices of experts, of which each token takes some.
+    Experts,
     /// Added to or multiplied with activations.
     Vector,
 }
@@ -157,6 +159,7 @@ fn layer_of(name: &str, hparams: &HyperParams) -> usize {
     match name.strip_prefix("blk.").and_then(|rest| rest.split('.').next()).and_then(|n| n.parse().ok()) {
         Some(layer) => layer,
         None if name == "token_embd.weight" || name == "rope_freqs.weight" => 0,
+        None if name.starts_with("self_cond_") => 0,
         None => hparams.n_layer,
     }
 }
@@ -165,6 +168,7 @@ fn usage(info: &TensorInfo) -> Use {
     match info.name.as_str() {
         "token_embd.weight" => Use::Lookup,
         _ if info.shape.len() == 1 => Use::Vector,
+        _ if info.shape.len() == 3 => Use::Experts,
         _ => Use::Matrix,
     }
 }
@@ -181,7 +185,7 @@ fn home_of(
     if !on_device {
         return Ok(cpu);
     }
-    if let Some(kind) = s.matrices.filter(|_| usage == Use::Matrix)
+    if let Some(kind) = s.matrices.filter(|_| matches!(usage, Use::Matrix | Use::Experts))
         && supports(ggml, s.device, info, usage, Some(kind))?
     {
         return Ok(kind);
@@ -227,6 +231,10 @@ fn supports(
     let node = match usage {
         Use::Lookup => ctx.get_rows(&weight, &ctx.tensor(DType::I32, &[8])),
         Use::Matrix => ctx.mul_mat(&weight, &ctx.tensor(DType::F32, &[ne[0], 8])),
+        Use::Experts => {
+            let columns = ctx.tensor(DType::F32, &[ne[0], 1, 8]);
+            ctx.mul_mat_id(&weight, &columns, &ctx.tensor(DType::I32, &[2.min(ne[2]), 8]))?
+        }
         Use::Vector => ctx.mul(&ctx.tensor(DType::F32, &[ne[0], as_i64(8)]), &weight),
     };
     Ok(device.supports(&node))

@@ -5,60 +5,63 @@ use super::numbers::Values;
 use crate::block::CANVAS_KEY;
 use crate::error::Error;
 use crate::gguf::{Array, Value};
-use crate::{Architecture, BlockDiffusion, BlockLayer, EntropyBound, GgufWriter};
+use crate::{Architecture, BlockDiffusion, EntropyBound, Experts, GgufWriter, Windowed};
+
+/// What a block-diffusion model has beyond other decoders.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BlockSpec {
+    /// Canvas and sampler.
+    pub diffusion: BlockDiffusion,
+    /// The layers with a window, and their heads.
+    pub windowed: Windowed,
+}
 
 /// RoPE turns so many of the pairs of a layer that sees everything: one of `ROTATED`.
 const ROTATED: u64 = 4;
 /// What the frequencies of the others are divided by, as converters write it.
 const STILL: f32 = 1e30;
 
-/// The base of frequencies where a layer sees everything.
-const FULL_BASE: f32 = 1e6;
-
-fn block(canvas: usize, heads: [usize; 2], kv_heads: [usize; 2], experts: [usize; 3]) -> BlockDiffusion {
-    let windowed =
-        BlockLayer { windowed: true, n_head_kv: kv_heads[0], head_dim: heads[0], rope_base: 10_000.0 };
-    let full =
-        BlockLayer { windowed: false, n_head_kv: kv_heads[1], head_dim: heads[1], rope_base: FULL_BASE };
-    let [n_expert, n_expert_used, n_ff_expert] = experts;
-    BlockDiffusion {
-        canvas,
+/// Four layers, of which every other sees a window of 16 with heads half as large and twice as many for K and V.
+fn model(base: GenerateSpec, canvas: usize, head_dim: usize, experts: Experts) -> GenerateSpec {
+    let windowed = Windowed {
         window: 16,
-        layers: vec![windowed, full, windowed, full],
-        n_expert,
-        n_expert_used,
-        n_ff_expert,
-        softcap: Some(30.0),
-        sampler: EntropyBound::default(),
-    }
-}
-
-fn with(base: GenerateSpec, block: BlockDiffusion) -> GenerateSpec {
+        layers: vec![true, false, true, false],
+        n_head_kv: 2,
+        head_dim: head_dim / 2,
+        rope_base: 10_000.0,
+        rope_dim: head_dim / 2,
+    };
+    let diffusion = BlockDiffusion { canvas, sampler: EntropyBound::default() };
     GenerateSpec {
-        n_layer: block.layers.len(),
-        n_head_kv: block.layers[0].n_head_kv,
-        head_dim: block.layers[0].head_dim,
+        n_layer: windowed.layers.len(),
+        n_head_kv: 1,
+        head_dim,
+        rope_base: 1e6,
         rms_eps: 1e-6,
         tied: true,
         rope_freqs: true,
-        block: Some(block),
+        logit_softcap: Some(30.0),
+        experts: Some(experts),
+        block: Some(BlockSpec { diffusion, windowed }),
         ..base
     }
 }
 
 /// Six experts of which two compute a token; every matrix has whole blocks of the K types in its rows.
 pub(super) fn few_experts(base: GenerateSpec, canvas: usize) -> GenerateSpec {
-    GenerateSpec { n_ff: 256, ..with(base, block(canvas, [64, 128], [2, 1], [6, 2, 256])) }
+    let experts = Experts { count: 6, used: 2, n_ff: 256, normalised: true };
+    GenerateSpec { n_ff: 256, ..model(base, canvas, 128, experts) }
 }
 
-/// More experts than a warp has threads, or a work-group rows: 300, and a small network around them.
+/// More experts than a work-group sorts at once on some devices: 300, and a small network around them.
 pub(super) fn many_experts(base: GenerateSpec) -> GenerateSpec {
-    GenerateSpec { n_embd: 64, n_ff: 96, ..with(base, block(8, [32, 64], [2, 1], [300, 8, 32])) }
+    let experts = Experts { count: 300, used: 8, n_ff: 32, normalised: true };
+    GenerateSpec { n_embd: 64, n_ff: 96, ..model(base, 8, 64, experts) }
 }
 
 pub(super) fn check(spec: &GenerateSpec) -> Result<(), Error> {
     let fault = |field: &str, message: &str| Err(Error::request(message).field(field));
-    let Some(block) = &spec.block else {
+    let Some(BlockSpec { diffusion, windowed }) = &spec.block else {
         return match spec.architecture {
             Architecture::DiffusionGemma => fault("block", "diffusion-gemma needs it"),
             _ => Ok(()),
@@ -67,52 +70,42 @@ pub(super) fn check(spec: &GenerateSpec) -> Result<(), Error> {
     if spec.architecture != Architecture::DiffusionGemma {
         return fault("block", "only diffusion-gemma has it");
     }
-    if block.layers.len() != spec.n_layer {
-        return fault("block.layers", "must be as many as n_layer");
+    if windowed.layers.len() != spec.n_layer || windowed.layers.iter().all(|&w| w) {
+        return fault("block.windowed.layers", "must be as many as n_layer, and not all of them true");
     }
-    if block.layers.iter().any(|l| {
-        l.n_head_kv == 0
-            || !spec.n_head.is_multiple_of(l.n_head_kv)
-            || l.head_dim == 0
-            || !l.head_dim.is_multiple_of(2)
-    }) {
-        return fault("block.layers", "n_head_kv must divide n_head and head_dim be even");
+    if windowed.n_head_kv == 0 || !spec.n_head.is_multiple_of(windowed.n_head_kv) {
+        return fault("block.windowed.n_head_kv", "must divide n_head");
     }
-    if block.canvas == 0 || block.window == 0 || block.n_ff_expert == 0 {
-        return fault("block", "canvas, window and n_ff_expert must be above 0");
+    if windowed.head_dim == 0
+        || !windowed.head_dim.is_multiple_of(2)
+        || windowed.rope_dim != windowed.head_dim
+    {
+        return fault("block.windowed.head_dim", "must be even, and RoPE turns all of it");
     }
-    if block.n_expert_used == 0 || block.n_expert_used > block.n_expert {
-        return fault("block.n_expert_used", "must lie between 1 and n_expert");
+    if diffusion.canvas == 0 || windowed.window == 0 {
+        return fault("block", "canvas and window must be above 0");
     }
     Ok(())
 }
 
-/// The keys that other architectures do not have.
-pub(super) fn metadata<'a>(block: &BlockDiffusion, w: GgufWriter<'a>) -> GgufWriter<'a> {
+/// The keys that other architectures do not have, or have otherwise.
+pub(super) fn metadata<'a>(spec: &GenerateSpec, block: &BlockSpec, w: GgufWriter<'a>) -> GgufWriter<'a> {
     let key = |name: &str| format!("{}.{name}", Architecture::DiffusionGemma);
-    let kind = |windowed: bool| block.layers.iter().find(|l| l.windowed == windowed);
-    let full = kind(false).or(kind(true)).expect("a layer");
-    let narrow = kind(true).unwrap_or(full);
-    let heads: Vec<i32> = block.layers.iter().map(|l| l.n_head_kv as i32).collect();
-    let pattern: Vec<bool> = block.layers.iter().map(|l| l.windowed).collect();
-    let s = &block.sampler;
-    w.metadata(key("attention.head_count_kv"), Value::Array(Array::I32(heads)))
-        .metadata(key("attention.sliding_window"), block.window as u32)
-        .metadata(key("attention.sliding_window_pattern"), Value::Array(Array::Bool(pattern)))
-        .metadata(key("attention.key_length"), full.head_dim as u32)
-        .metadata(key("attention.value_length"), full.head_dim as u32)
-        .metadata(key("attention.key_length_swa"), narrow.head_dim as u32)
-        .metadata(key("attention.value_length_swa"), narrow.head_dim as u32)
+    let BlockSpec { diffusion: BlockDiffusion { canvas, sampler: s }, windowed } = block;
+    let heads = windowed.layers.iter().map(|&w| if w { windowed.n_head_kv } else { spec.n_head_kv } as i32);
+    let heads = Value::Array(Array::I32(heads.collect()));
+    let pattern = Value::Array(Array::Bool(windowed.layers.clone()));
+    w.metadata(key("attention.head_count_kv"), heads)
+        .metadata(key("attention.sliding_window"), windowed.window as u32)
+        .metadata(key("attention.sliding_window_pattern"), pattern)
+        .metadata(key("attention.key_length"), spec.head_dim as u32)
+        .metadata(key("attention.value_length"), spec.head_dim as u32)
+        .metadata(key("attention.key_length_swa"), windowed.head_dim as u32)
+        .metadata(key("attention.value_length_swa"), windowed.head_dim as u32)
         .metadata(key("attention.causal"), false)
-        .metadata(key("rope.freq_base"), full.rope_base)
-        .metadata(key("rope.freq_base_swa"), narrow.rope_base)
-        .metadata(key("rope.dimension_count"), full.head_dim as u32)
-        .metadata(key("rope.dimension_count_swa"), narrow.head_dim as u32)
-        .metadata(key("expert_count"), block.n_expert as u32)
-        .metadata(key("expert_used_count"), block.n_expert_used as u32)
-        .metadata(key("expert_feed_forward_length"), block.n_ff_expert as u32)
-        .metadata(key("final_logit_softcapping"), block.softcap.unwrap_or(0.0))
-        .metadata(CANVAS_KEY, block.canvas as u32)
+        .metadata(key("rope.freq_base_swa"), windowed.rope_base)
+        .metadata(key("rope.dimension_count_swa"), windowed.head_dim as u32)
+        .metadata(CANVAS_KEY, *canvas as u32)
         .metadata("diffusion.eb_max_steps", s.max_steps as u32)
         .metadata("diffusion.eb_t_min", s.t_min)
         .metadata("diffusion.eb_t_max", s.t_max)

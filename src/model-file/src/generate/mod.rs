@@ -20,7 +20,9 @@ use self::vocabulary::Vocabulary;
 use crate::error::Error;
 use crate::gguf::GgufWriter;
 use crate::hparams::{ARCHITECTURE_KEY, DIFFUSE, SHIFT_KEY, TOKENS_KEY};
-use crate::{Architecture, BlockDiffusion, Convention, HyperParams, TensorType, tensor_table};
+use crate::{Architecture, Convention, Experts, HyperParams, TensorType, Windowed, tensor_table};
+
+pub use self::block::BlockSpec;
 
 /// What to generate. Start from a [`preset`](Self::preset) and change fields.
 #[derive(Debug, Clone, PartialEq)]
@@ -60,6 +62,12 @@ pub struct GenerateSpec {
     pub head_is_embedding: bool,
     /// Write `rope_freqs.weight` (Llama only).
     pub rope_freqs: bool,
+    /// Positions that layers with a sliding window look back over (Gemma 3 only).
+    pub window: Option<usize>,
+    /// The mixture of experts (LLaDA-MoE only, which needs one).
+    pub experts: Option<Experts>,
+    /// Squeezes the logits (Gemma 3 only).
+    pub logit_softcap: Option<f32>,
     /// Factor of the query and key projections: their products grow with its square.
     pub scale_qk: f32,
     /// Factor of the key projection, its bias included, by which the query projection is divided: a power of two
@@ -71,8 +79,9 @@ pub struct GenerateSpec {
     /// Factor of the feed-forward part's `up` projection, by which `down` is divided: a power of two leaves the
     /// result as it is.
     pub scale_ffn: f32,
-    /// Block diffusion (DiffusionGemma only). Its first windowed layer has `n_head_kv` heads of `head_dim`.
-    pub block: Option<BlockDiffusion>,
+    /// Block diffusion (DiffusionGemma only, which needs it). Heads and RoPE's base above are those of layers without a
+    /// window.
+    pub block: Option<BlockSpec>,
 }
 
 static PRESETS: LazyLock<Vec<GenerateSpec>> = LazyLock::new(|| {
@@ -94,6 +103,9 @@ static PRESETS: LazyLock<Vec<GenerateSpec>> = LazyLock::new(|| {
         tied: false,
         head_is_embedding: false,
         rope_freqs: false,
+        window: None,
+        experts: None,
+        logit_softcap: None,
         scale_qk: 1.0,
         scale_k: 1.0,
         scale_residual: 1.0,
@@ -132,6 +144,28 @@ static PRESETS: LazyLock<Vec<GenerateSpec>> = LazyLock::new(|| {
         rope_freqs: true,
         ..base(name, Architecture::Llama, seed)
     };
+    let qwen3 = |name: &str, seed| GenerateSpec {
+        rope_base: 1e6,
+        rms_eps: 1e-6,
+        ..base(name, Architecture::Qwen3, seed)
+    };
+    // Six layers, of which the last sees everything.
+    let gemma3 = |name: &str, seed| GenerateSpec {
+        n_layer: 6,
+        n_ff: 256,
+        rope_base: 1e6,
+        rms_eps: 1e-6,
+        tied: true,
+        window: Some(16),
+        ..base(name, Architecture::Gemma3, seed)
+    };
+    let llada_moe = |name: &str, seed, count, used, n_ff| GenerateSpec {
+        n_ff,
+        n_head_kv: 4,
+        rope_base: 5e4,
+        experts: Some(Experts { count, used, n_ff, normalised: false }),
+        ..base(name, Architecture::LladaMoe, seed)
+    };
     vec![
         dream("gen-dream", 1),
         llada("gen-llada", 2),
@@ -143,6 +177,12 @@ static PRESETS: LazyLock<Vec<GenerateSpec>> = LazyLock::new(|| {
         wide(llama("gen-llama-576", 6)),
         deep(llama("gen-llama-8l", 7)),
         GenerateSpec { tied: true, ..deep(qwen2("gen-qwen2-8l", 8)) },
+        // A head that is no quotient of width and heads, as in the published sizes.
+        GenerateSpec { head_dim: 128, tied: true, ..qwen3("gen-qwen3", 9) },
+        gemma3("gen-gemma3", 10),
+        llada_moe("gen-llada-moe", 11, 6, 2, 256),
+        // More experts than a K type's block has weights.
+        GenerateSpec { n_embd: 64, head_dim: 16, ..llada_moe("gen-llada-moe-300", 12, 300, 8, 32) },
         // Products of queries and keys up to about 1e5, beyond the 65,504 of 16-bit floats.
         GenerateSpec { scale_qk: 56.0, ..llama("adv-kq-range", 20) },
         // About 1e5 in the residual stream and in the feed-forward part.
@@ -206,7 +246,20 @@ impl GenerateSpec {
             pad_token: Some(vocabulary::PAD),
             tied_head: self.tied,
             has_rope_freqs: self.rope_freqs,
-            block: self.block.clone(),
+            block: self.block.as_ref().map(|block| block.diffusion),
+            windowed: self.block.as_ref().map(|block| block.windowed.clone()).or(self.window.map(|window| {
+                Windowed {
+                    window,
+                    layers: (0..self.n_layer).map(|layer| layer % 6 < 5).collect(),
+                    n_head_kv: self.n_head_kv,
+                    head_dim: self.head_dim,
+                    rope_base: 10_000.0,
+                    rope_dim: self.head_dim,
+                }
+            })),
+            query_scalar: self.block.as_ref().map(|_| 1),
+            logit_softcap: self.logit_softcap,
+            experts: self.experts,
         }
     }
 
@@ -254,6 +307,27 @@ impl GenerateSpec {
             return Err(Error::request("only llama has RoPE factors").field("rope_freqs"));
         }
         block::check(self)?;
+        if (self.window.is_some() || self.logit_softcap.is_some() && self.block.is_none())
+            && self.architecture != Architecture::Gemma3
+        {
+            return Err(Error::request("only gemma3 has windows and soft-capped logits").field("window"));
+        }
+        if self.window == Some(0) {
+            return fault("window", 0, "must be above 0");
+        }
+        match self.experts {
+            Some(_) if !self.architecture.has_experts() => {
+                return Err(Error::request("this architecture has no experts").field("experts"));
+            }
+            None if self.architecture.has_experts() => {
+                return Err(Error::request("this architecture needs experts").field("experts"));
+            }
+            Some(e) if !(1..=e.count).contains(&e.used) || e.n_ff == 0 || e.count > 1 << 16 => {
+                let message = "of 1 to 65,536 experts at least one works, and none has a width of 0";
+                return Err(Error::request(message).field("experts").value(e.used));
+            }
+            _ => {}
+        }
         if self.tied && self.head_is_embedding {
             return Err(Error::request("a tied model has no output.weight").field("head_is_embedding"));
         }
@@ -284,11 +358,24 @@ impl GenerateSpec {
             .metadata(key("rope.dimension_count"), self.head_dim as u32)
             .metadata(key("vocab_size"), self.n_vocab as u32);
         if let Some(block) = &self.block {
-            w = block::metadata(block, w);
+            w = block::metadata(self, block, w);
         } else if self.head_dim * self.n_head != self.n_embd {
             w = w
                 .metadata(key("attention.key_length"), self.head_dim as u32)
                 .metadata(key("attention.value_length"), self.head_dim as u32);
+        }
+        if let Some(window) = self.window {
+            w = w.metadata(key("attention.sliding_window"), window as u32);
+        }
+        if let Some(cap) = self.logit_softcap {
+            w = w.metadata(key("final_logit_softcapping"), cap);
+        }
+        if let Some(e) = self.experts {
+            w = w
+                .metadata(key("expert_count"), e.count as u32)
+                .metadata(key("expert_used_count"), e.used as u32)
+                .metadata(key("expert_feed_forward_length"), e.n_ff as u32)
+                .metadata(key("expert_weights_norm"), e.normalised);
         }
         if self.architecture.is_diffusion() {
             w = w.metadata(SHIFT_KEY, self.architecture.shifts_logits());
@@ -336,6 +423,8 @@ impl GenerateSpec {
         match part {
             "token_embd.weight" | "output.weight" => bell(2.0 / (shape[0] as f64).sqrt()),
             "rope_freqs.weight" => Values::ramp(1.0, 8.0),
+            // Routers that tell experts apart by more than noise.
+            "ffn_gate_inp.weight" => bell(2.0 / (shape[0] as f64).sqrt()),
             _ if part.ends_with("norm.weight") => Values::even(1.0, 0.1),
             _ if part.ends_with(".bias") => Values::even(0.0, 0.1).times(factor),
             _ => bell(1.0 / (shape[0] as f64).sqrt()),

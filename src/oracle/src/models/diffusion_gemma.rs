@@ -21,7 +21,7 @@
 
 use std::ops::Range;
 
-use model_file::{BlockDiffusion, BlockLayer, HyperParams, Model};
+use model_file::{HyperParams, LayerShape, Model};
 
 use super::experts::Experts;
 use super::pre_norm::Tensors;
@@ -56,7 +56,7 @@ impl Gated {
 
 #[derive(Debug)]
 struct Layer {
-    shape: BlockLayer,
+    shape: LayerShape,
     attn_norm: Vec<f64>,
     q: Matrix,
     k: Matrix,
@@ -109,11 +109,11 @@ impl Rows<'_> {
     ///
     /// A prompt's row sees those up to itself, in a windowed layer the last `window` of them. A canvas's rows see the
     /// whole canvas and the whole prompt, in a windowed layer its last `window - 1` positions.
-    fn visible(&self, windowed: bool, window: usize) -> Vec<Range<usize>> {
+    fn visible(&self, window: Option<usize>) -> Vec<Range<usize>> {
         let end = self.first + self.prompt.len();
-        let prompt =
-            (self.first..end).map(|p| (if windowed { (p + 1).saturating_sub(window) } else { 0 })..p + 1);
-        let from = if windowed { (end + 1).saturating_sub(window) } else { 0 };
+        let from = |end: usize| window.map_or(0, |window| end.saturating_sub(window));
+        let prompt = (self.first..end).map(|p| from(p + 1)..p + 1);
+        let from = from(end + 1);
         let canvas = self.canvas.iter().map(|_| from..end + self.canvas.len());
         prompt.chain(canvas).collect()
     }
@@ -131,13 +131,15 @@ pub(crate) struct Output {
 
 impl DiffusionGemma {
     /// Maps the matrices of a model and reads its norms.
-    pub(crate) fn open(model: &Model, block: &BlockDiffusion) -> Result<Self, Error> {
+    pub(crate) fn open(model: &Model) -> Result<Self, Error> {
         let (h, tensors) = (&model.hparams, Tensors(model));
         let factors = tensors.optional("rope_freqs.weight")?.map(|f| f.values()).transpose()?;
-        let layers = block.layers.iter().enumerate().map(|(i, &shape)| {
+        let used = h.experts.map_or(0, |e| e.used);
+        let layers = (0..h.n_layer).map(|i| {
+            let shape = h.layer(i);
             let name = |part: &str| format!("blk.{i}.{part}");
             let scalar = |part: &str| Ok::<_, Error>(tensors.vector(&name(part))?[0]);
-            let v = if shape.windowed { Some(tensors.matrix(&name("attn_v.weight"))?) } else { None };
+            let v = if shape.window.is_some() { Some(tensors.matrix(&name("attn_v.weight"))?) } else { None };
             Ok(Layer {
                 shape,
                 attn_norm: tensors.vector(&name("attn_norm.weight"))?,
@@ -152,11 +154,11 @@ impl DiffusionGemma {
                 dense: Gated::open(&tensors, &name("ffn"))?,
                 dense_post_norm: tensors.vector(&name("post_ffw_norm_1.weight"))?,
                 expert_norm: tensors.vector(&name("pre_ffw_norm_2.weight"))?,
-                experts: Experts::open(model, block, i)?,
+                experts: Experts::open(model, used, i)?,
                 expert_post_norm: tensors.vector(&name("post_ffw_norm_2.weight"))?,
                 ffn_post_norm: tensors.vector(&name("post_ffw_norm.weight"))?,
                 factors: [scalar("enc_layer_output_scale.weight")?, scalar("layer_output_scale.weight")?],
-                rope: rope(h, shape, factors.as_deref().filter(|_| !shape.windowed)),
+                rope: rope(h, shape, factors.as_deref().filter(|_| shape.window.is_none())),
             })
         });
         Ok(Self {
@@ -170,12 +172,7 @@ impl DiffusionGemma {
     }
 
     /// Logits, K, V and experts of rows that have been checked.
-    pub(crate) fn forward(
-        &self,
-        h: &HyperParams,
-        block: &BlockDiffusion,
-        rows: &Rows<'_>,
-    ) -> Result<Output, Error> {
+    pub(crate) fn forward(&self, h: &HyperParams, rows: &Rows<'_>) -> Result<Output, Error> {
         let (eps, width) = (f64::from(h.rms_eps), h.n_embd);
         let mut x = self.embed(rows, width, eps)?;
         let split = rows.prompt.len() * width;
@@ -194,7 +191,7 @@ impl DiffusionGemma {
             layer.rope.rotate(&mut k, &positions);
             let heads =
                 Heads { n_head: h.n_head, n_head_kv: shape.n_head_kv, dim: shape.head_dim, scale: 1.0 };
-            let visible = rows.visible(shape.windowed, block.window);
+            let visible = rows.visible(shape.window);
             let mixed =
                 attend_with(heads, &q, &[&held.k[..], &k].concat(), &[&held.v[..], &v].concat(), &visible);
             let mixed = layer.attn_output.apply(&mixed, None)?;
@@ -215,7 +212,7 @@ impl DiffusionGemma {
         }
         let head = self.head.as_ref().unwrap_or(&self.embedding);
         let mut logits = head.apply(&rms_norm(&x[split..], &self.output_norm, eps), None)?;
-        if let Some(cap) = block.softcap {
+        if let Some(cap) = h.logit_softcap {
             softcap(&mut logits, f64::from(cap));
         }
         Ok(Output { logits, kv, experts })
@@ -245,7 +242,7 @@ impl DiffusionGemma {
 }
 
 /// A layer's rotation: over the whole head, with factors where it sees everything.
-fn rope(h: &HyperParams, shape: BlockLayer, factors: Option<&[f64]>) -> Rope {
+fn rope(h: &HyperParams, shape: LayerShape, factors: Option<&[f64]>) -> Rope {
     let (base, dim) = (f64::from(shape.rope_base), shape.head_dim as f64);
     let frequencies = (0..shape.head_dim / 2)
         .map(|i| base.powf(-2.0 * i as f64 / dim) / factors.map_or(1.0, |f| f[i]))
@@ -261,17 +258,17 @@ mod tests {
     fn a_canvas_sees_all_of_itself_and_a_window_less_one_of_the_prompt() {
         let rows = |prompt, canvas, first| Rows { prompt, canvas, previous: None, held: &[], first };
         // Ten positions held, a canvas of three, a window of four: positions 7, 8 and 9.
-        let windowed = rows(&[], &[0; 3], 10).visible(true, 4);
+        let windowed = rows(&[], &[0; 3], 10).visible(Some(4));
         assert_eq!(windowed, vec![7..13; 3]);
-        assert_eq!(rows(&[], &[0; 3], 10).visible(false, 4), vec![0..13; 3]);
-        assert_eq!(rows(&[], &[0; 3], 2).visible(true, 4), vec![0..5; 3], "a short prompt is seen whole");
-        assert_eq!(rows(&[], &[0; 2], 5).visible(true, 1), vec![5..7; 2], "the canvas alone");
+        assert_eq!(rows(&[], &[0; 3], 10).visible(None), vec![0..13; 3]);
+        assert_eq!(rows(&[], &[0; 3], 2).visible(Some(4)), vec![0..5; 3], "a short prompt is seen whole");
+        assert_eq!(rows(&[], &[0; 2], 5).visible(Some(1)), vec![5..7; 2], "the canvas alone");
     }
 
     #[test]
     fn a_prompt_is_causal_and_never_sees_the_canvas() {
         let rows = Rows { prompt: &[0; 3], canvas: &[0; 2], previous: None, held: &[], first: 4 };
-        assert_eq!(rows.visible(false, 2), [0..5, 0..6, 0..7, 0..9, 0..9]);
-        assert_eq!(rows.visible(true, 2), [3..5, 4..6, 5..7, 6..9, 6..9]);
+        assert_eq!(rows.visible(None), [0..5, 0..6, 0..7, 0..9, 0..9]);
+        assert_eq!(rows.visible(Some(2)), [3..5, 4..6, 5..7, 6..9, 6..9]);
     }
 }

@@ -6,7 +6,7 @@
 //! out = sum over chosen: p * (gelu(y Wgate) * (y Wup)) Wdown
 //! ```
 
-use model_file::{BlockDiffusion, Model};
+use model_file::Model;
 
 use super::pre_norm::Tensors;
 use crate::Error;
@@ -31,7 +31,7 @@ pub(super) struct Experts {
 
 impl Experts {
     /// Those of layer `i`.
-    pub(super) fn open(model: &Model, block: &BlockDiffusion, i: usize) -> Result<Self, Error> {
+    pub(super) fn open(model: &Model, used: usize, i: usize) -> Result<Self, Error> {
         let tensors = Tensors(model);
         let name = |part: &str| format!("blk.{i}.{part}");
         let root = (model.hparams.n_embd as f64).sqrt();
@@ -41,7 +41,7 @@ impl Experts {
             gate_up: tensors.matrix(&name("ffn_gate_up_exps.weight"))?,
             down: tensors.matrix(&name("ffn_down_exps.weight"))?,
             factors: tensors.vector(&name("ffn_down_exps.scale"))?,
-            used: block.n_expert_used,
+            used,
         })
     }
 

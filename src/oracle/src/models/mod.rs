@@ -23,11 +23,7 @@ pub(crate) fn open(model: &Model) -> Result<PreNorm, Error> {
         Architecture::Llada => llada::PARTS,
         Architecture::Qwen2 => qwen2::PARTS,
         Architecture::Llama => llama::PARTS,
-        Architecture::DiffusionGemma => {
-            return Err(Error::Unsupported(
-                "diffusion-gemma has two phases: open it as a block network".to_string(),
-            ));
-        }
+        other => return Err(Error::Unsupported(format!("{other} is not a plain decoder here"))),
     };
     PreNorm::open(model, parts)
 }

@@ -2,4 +2,4 @@
 
 use super::Decoder;
 
-pub(super) const DECODER: Decoder = Decoder { causal: false, qkv_bias: false };
+pub(super) const DECODER: Decoder = Decoder { causal: false, ..Decoder::PLAIN };

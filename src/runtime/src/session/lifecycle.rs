@@ -3,7 +3,8 @@
 use ggml_sys::{Context, DType, Tensor};
 
 use super::{Session, graph_size, index};
-use crate::blocks::{Builder, rope_params};
+use crate::attention::{rope_factors, rope_params};
+use crate::blocks::Builder;
 use crate::cache::{LayerKv, as_i64};
 use crate::error::Error;
 use crate::fault::Fault;
@@ -21,8 +22,8 @@ impl Session {
             _ => return Err(Error::Input(format!("a cache of {used} positions is to keep {length}"))),
         }
         if let Some(recorded) = &mut self.recorded {
-            let row = self.hparams.kv_width();
-            for layer in recorded {
+            for (i, layer) in recorded.iter_mut().enumerate() {
+                let row = self.hparams.layer(i).kv_width();
                 layer.k.truncate(length * row);
                 layer.v.truncate(length * row);
             }
@@ -87,10 +88,11 @@ impl Session {
         let rows = Builder::input(&ctx, DType::I64, &[as_i64(moved)], "cache_rows");
         let cache = self.cache.as_ref().expect("positions are cached");
         let h = &self.hparams;
-        let (head, kv_heads) = (as_i64(h.head_dim), as_i64(h.n_head_kv));
-        let flat = [head * kv_heads, as_i64(moved)];
-        let factors = self.weights.find("rope_freqs.weight");
         for layer in 0..h.n_layer {
+            let shape = h.layer(layer);
+            let (head, kv_heads) = (as_i64(shape.head_dim), as_i64(shape.n_head_kv));
+            let flat = [head * kv_heads, as_i64(moved)];
+            let factors = rope_factors(&self.weights, &shape);
             for (store, what) in [(&cache.k[layer], "k"), (&cache.v[layer], "v")] {
                 let row = store.nb()[1];
                 let name = |t: Tensor, part: &str| {
@@ -105,7 +107,7 @@ impl Session {
                 };
                 let values = if what == "k" {
                     let heads = ctx.reshape_3d(&values, [head, kv_heads, as_i64(moved)]);
-                    let params = Fault::rope(self.options.planted, rope_params(h));
+                    let params = Fault::rope(self.options.planted, rope_params(h, &shape));
                     let turned = name(ctx.rope(&heads, &back, factors, params), "turned");
                     ctx.reshape_2d(&turned, flat)
                 } else {

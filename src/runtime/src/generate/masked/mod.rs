@@ -106,14 +106,16 @@ impl StepKv<'_> {
     /// When a position is not in the sequence, nothing was kept ([`Plan::keep_kv`]), or the device cannot be read.
     pub fn rows(&self, positions: &[usize]) -> Result<Vec<LayerKv>, Error> {
         let Some(fresh) = self.fresh else { return self.session.read_cache_rows(positions) };
-        let width = self.session.hparams().kv_width();
-        let pick = |values: &[f32]| {
+        let pick = |values: &[f32], width: usize| {
             let row = |&p: &usize| values.get(p * width..(p + 1) * width);
             let rows: Option<Vec<&[f32]>> = positions.iter().map(row).collect();
             rows.map(|rows| rows.concat())
         };
-        let layer = |layer: &LayerKv| Some(LayerKv { k: pick(&layer.k)?, v: pick(&layer.v)? });
-        let kept: Option<Vec<LayerKv>> = fresh.iter().map(layer).collect();
+        let layer = |(i, layer): (usize, &LayerKv)| {
+            let width = self.session.hparams().layer(i).kv_width();
+            Some(LayerKv { k: pick(&layer.k, width)?, v: pick(&layer.v, width)? })
+        };
+        let kept: Option<Vec<LayerKv>> = fresh.iter().enumerate().map(layer).collect();
         kept.filter(|kept| !kept.is_empty())
             .ok_or_else(|| Error::Input("keys and values of a step that were not kept".to_owned()))
     }
