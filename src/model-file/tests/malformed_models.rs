@@ -104,6 +104,14 @@ fn llama() -> Edited {
     Edited::new(&small("gen-llama"))
 }
 
+fn gemma() -> Edited {
+    Edited::new(&small("gen-gemma3"))
+}
+
+fn moe() -> Edited {
+    Edited::new(&small("gen-llada-moe"))
+}
+
 #[test]
 fn contradicting_hyper_parameters_are_refused() {
     use ErrorKind::{Metadata as M, Tensor as T, Unsupported as U};
@@ -272,7 +280,7 @@ fn contradicting_hyper_parameters_are_refused() {
             U,
             "general.architecture",
             "\"gemma4\"",
-            "dream, llada, qwen2, llama are",
+            "dream, llada, qwen2, llama, qwen3, gemma3, llada-moe are",
         ),
         (dream().set("general.architecture", 3u32), M, "general.architecture", "3", "must be string"),
         (
@@ -290,6 +298,56 @@ fn contradicting_hyper_parameters_are_refused() {
             "not implemented",
         ),
         (llama().set("llama.expert_count", 8u32), U, "llama.expert_count", "8", "mixture of experts"),
+        (
+            moe().set("llada-moe.expert_used_count", 7u32),
+            M,
+            "llada-moe.expert_used_count",
+            "7",
+            "at most the 6",
+        ),
+        (moe().set("llada-moe.expert_count", 0u32), M, "llada-moe.expert_count", "0", "above 0"),
+        (
+            moe().set("llada-moe.expert_gating_func", 2u32),
+            U,
+            "llada-moe.expert_gating_func",
+            "2",
+            "only soft-max",
+        ),
+        (
+            moe().set("llada-moe.expert_weights_scale", 2.5f32),
+            U,
+            "llada-moe.expert_weights_scale",
+            "2.5",
+            "not implemented",
+        ),
+        (
+            moe().tensor("blk.0.ffn_up_exps.weight", &[16, 32, 5], TensorType::F32),
+            T,
+            "blk.0.ffn_up_exps.weight",
+            "[16, 32, 5] F32",
+            "asks for shape [16, 256, 6]",
+        ),
+        (
+            gemma().set("gemma3.rope.freq_base_swa", -1.0f32),
+            M,
+            "gemma3.rope.freq_base_swa",
+            "-1.0",
+            "above 0",
+        ),
+        (
+            gemma().set("gemma3.final_logit_softcapping", f32::INFINITY),
+            M,
+            "gemma3.final_logit_softcapping",
+            "inf",
+            "finite",
+        ),
+        (
+            llama().set("llama.final_logit_softcapping", 30.0f32),
+            U,
+            "llama.final_logit_softcapping",
+            "30.0",
+            "not implemented for llama",
+        ),
         (
             llama().tensor("rope_freqs.weight", &[3], TensorType::F32),
             T,
@@ -430,6 +488,10 @@ fn impossible_specs_are_refused_by_field() {
         (GenerateSpec { rope_freqs: true, ..dream() }, "rope_freqs"),
         (GenerateSpec { tied: true, head_is_embedding: true, ..llama() }, "head_is_embedding"),
         (GenerateSpec { convention: Convention::Diffuse, ..llama() }, "convention"),
+        (GenerateSpec { window: Some(4), ..llama() }, "window"),
+        (GenerateSpec { window: Some(0), ..small("gen-gemma3") }, "window"),
+        (GenerateSpec { experts: None, ..small("gen-llada-moe") }, "experts"),
+        (GenerateSpec { experts: small("gen-llada-moe").experts, ..llama() }, "experts"),
     ] {
         let e = generate(&spec, Path::new("unused.gguf")).unwrap_err();
         assert_eq!((e.kind(), e.field_name()), (ErrorKind::Request, Some(field)), "{e}");

@@ -8,6 +8,7 @@ use model_file::{BlockDiffusion, HyperParams, Model};
 
 use crate::Error;
 use crate::cache::LayerKv;
+use crate::experts::Routing;
 use crate::models::{DiffusionGemma, Rows};
 use crate::network::Logits;
 
@@ -18,17 +19,6 @@ pub struct Conditioning<'a> {
     pub logits: &'a Logits,
     /// Its temperature.
     pub temperature: f64,
-}
-
-/// Which experts computed the rows of a pass in one layer.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Routing {
-    /// Experts a row.
-    pub used: usize,
-    /// `[rows, used]`, the most probable first.
-    pub chosen: Vec<u32>,
-    /// For each row, by how much the router's score of the last chosen one is above that of the best one left.
-    pub margins: Vec<f64>,
 }
 
 /// K and V of the positions that were encoded, layer by layer.

@@ -74,8 +74,8 @@ pub struct LayerKv {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Cache {
     layers: Vec<LayerKv>,
-    n_head_kv: usize,
-    head_dim: usize,
+    /// `[n_head_kv, head_dim]` of each layer.
+    shapes: Vec<[usize; 2]>,
     capacity: usize,
     len: usize,
     precision: Precision,
@@ -83,14 +83,7 @@ pub struct Cache {
 
 impl Cache {
     pub(crate) fn new(h: &HyperParams, capacity: usize, precision: Precision) -> Self {
-        Self {
-            layers: vec![LayerKv::default(); h.n_layer],
-            n_head_kv: h.n_head_kv,
-            head_dim: h.head_dim,
-            capacity,
-            len: 0,
-            precision,
-        }
+        Self { layers: vec![LayerKv::default(); h.n_layer], shapes: shapes(h), capacity, len: 0, precision }
     }
 
     /// Positions held.
@@ -113,9 +106,12 @@ impl Cache {
         self.precision
     }
 
-    /// Shape of one row of K or V: `[n_head_kv, head_dim]`.
-    pub fn row_shape(&self) -> [usize; 2] {
-        [self.n_head_kv, self.head_dim]
+    /// Shape of one row of K or V in a layer: `[n_head_kv, head_dim]`.
+    ///
+    /// # Panics
+    /// Without such a layer.
+    pub fn row_shape(&self, layer: usize) -> [usize; 2] {
+        self.shapes[layer]
     }
 
     /// K and V as stored, `[len, n_head_kv, head_dim]` for each layer. Layers that were skipped have fewer
@@ -127,8 +123,8 @@ impl Cache {
     /// Forgets the positions from `len` on. Longer than the cache: nothing happens.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
-        let values = self.len * self.width();
-        for layer in &mut self.layers {
+        for (layer, shape) in self.layers.iter_mut().zip(&self.shapes) {
+            let values = self.len * width(shape);
             layer.k.truncate(values);
             layer.v.truncate(values);
         }
@@ -139,17 +135,12 @@ impl Cache {
         self.truncate(0);
     }
 
-    fn width(&self) -> usize {
-        self.n_head_kv * self.head_dim
-    }
-
     /// Whether it can belong to a network.
     pub(crate) fn check(&self, h: &HyperParams) -> Result<(), Error> {
-        let ours = (self.layers.len(), self.n_head_kv, self.head_dim);
-        let wanted = (h.n_layer, h.n_head_kv, h.head_dim);
-        if ours != wanted {
+        let (ours, wanted) = (&self.shapes, shapes(h));
+        if *ours != wanted {
             return Err(Error::ForeignCache(format!(
-                "layers, K/V heads and head size are {ours:?}, not {wanted:?}"
+                "K/V heads and head size of its layers are {ours:?}, not {wanted:?}"
             )));
         }
         Ok(())
@@ -157,7 +148,7 @@ impl Cache {
 
     /// Whether layer `layer` has every row the cache has.
     pub(crate) fn check_layer(&self, layer: usize) -> Result<(), Error> {
-        let has = self.layers[layer].k.len() / self.width();
+        let has = self.layers[layer].k.len() / width(&self.shapes[layer]);
         if has != self.len {
             return Err(Error::SkippedRows { layer, has, needs: self.len });
         }
@@ -167,7 +158,7 @@ impl Cache {
     /// Writes K and V `[n, n_head_kv, head_dim]` of a layer at ascending positions: over rows that are there, or
     /// after the last. The caller has checked positions and capacity.
     pub(crate) fn store(&mut self, layer: usize, positions: &[usize], kv: &LayerKv) -> Result<(), Error> {
-        let (width, precision) = (self.width(), self.precision);
+        let (width, precision) = (width(&self.shapes[layer]), self.precision);
         let layer = &mut self.layers[layer];
         for (held, new) in [(&mut layer.k, &kv.k), (&mut layer.v, &kv.v)] {
             let mut rounded = new.clone();
@@ -189,28 +180,38 @@ impl Cache {
         self.len = self.len.max(len);
     }
 
-    /// Removes `count` rows from `first` on, rotating the K rows after them with `rotate`, which gets rows
-    /// `[n, n_head_kv, head_dim]`.
+    /// Removes `count` rows from `first` on, rotating the K rows after them with `rotate`, which gets the layer, rows
+    /// `[n, n_head_kv, head_dim]` and their number.
     pub(crate) fn remove(
         &mut self,
         first: usize,
         count: usize,
-        mut rotate: impl FnMut(&mut [f64], usize),
+        mut rotate: impl FnMut(usize, &mut [f64], usize),
     ) -> Result<(), Error> {
         for layer in 0..self.layers.len() {
             self.check_layer(layer)?;
         }
-        let (width, precision) = (self.width(), self.precision);
-        for layer in &mut self.layers {
+        let precision = self.precision;
+        for (i, (layer, shape)) in self.layers.iter_mut().zip(&self.shapes).enumerate() {
+            let width = width(shape);
             layer.k.drain(first * width..(first + count) * width);
             layer.v.drain(first * width..(first + count) * width);
             let moved = &mut layer.k[first * width..];
-            rotate(moved, moved.len() / width);
+            rotate(i, moved, moved.len() / width);
             precision.round(moved)?;
         }
         self.len -= count;
         Ok(())
     }
+}
+
+fn shapes(h: &HyperParams) -> Vec<[usize; 2]> {
+    (0..h.n_layer).map(|layer| h.layer(layer)).map(|shape| [shape.n_head_kv, shape.head_dim]).collect()
+}
+
+/// Values of a row.
+fn width(shape: &[usize; 2]) -> usize {
+    shape[0] * shape[1]
 }
 
 #[cfg(test)]
@@ -272,7 +273,7 @@ mod tests {
         cache.store(0, &[1, 2], &kv(7.0)).unwrap();
         cache.grow_to(3);
         assert_eq!(cache.layers()[0], LayerKv { k: vec![1.0, 7.0, 8.0], v: vec![-1.0, -7.0, -8.0] });
-        assert_eq!((cache.len(), cache.capacity(), cache.row_shape()), (3, 4, [1, 1]));
+        assert_eq!((cache.len(), cache.capacity(), cache.row_shape(0)), (3, 4, [1, 1]));
         cache.truncate(9);
         cache.truncate(1);
         assert_eq!(cache.layers()[0], LayerKv { k: vec![1.0], v: vec![-1.0] });
@@ -285,7 +286,7 @@ mod tests {
         let mut cache = small();
         cache.grow_to(2);
         assert!(matches!(cache.check_layer(0), Err(Error::SkippedRows { layer: 0, has: 0, needs: 2 })));
-        assert!(cache.remove(0, 1, |_, _| {}).is_err());
+        assert!(cache.remove(0, 1, |_, _, _| {}).is_err());
     }
 
     #[test]

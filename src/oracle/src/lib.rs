@@ -1,4 +1,5 @@
-//! The oracle: Dream, LLaDA, Qwen2, Llama and DiffusionGemma in f64, in every cache mode.
+//! The oracle: Dream, LLaDA and LLaDA-MoE, Qwen2 and Qwen3, Llama, Gemma 3 and DiffusionGemma in f64, in every cache
+//! mode.
 //!
 //! It is the third arm of a comparison. It says which of two ggml backends is wrong when they differ, so it
 //! shares the file reader with the runtime and nothing else: it is written from the models' papers, not from
@@ -48,6 +49,7 @@ mod attention;
 pub mod block;
 pub mod cache;
 mod error;
+mod experts;
 pub mod generate;
 mod matrix;
 mod models;
@@ -55,7 +57,8 @@ pub mod network;
 mod ops;
 mod rope;
 
-pub use block::{BlockNetwork, CanvasPass, Conditioning, Encoded, Routing, Store};
+pub use block::{BlockNetwork, CanvasPass, Conditioning, Encoded, Store};
 pub use cache::{Cache, LayerKv, Precision};
 pub use error::Error;
+pub use experts::Routing;
 pub use network::{Logits, Network, Pass, Request, Rows};

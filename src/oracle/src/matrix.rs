@@ -3,6 +3,8 @@
 //! A matrix stays mapped in its own format: a 7B model in Q4_K needs the size of its file, not 60 GB. Each
 //! task decodes a few rows of weights to f64, uses them for every row of activations, and forgets them.
 
+use std::ops::Range;
+
 use model_file::gguf::Mapped;
 use model_file::{Model, TensorType, dequantize, quant};
 use rayon::prelude::*;
@@ -119,13 +121,6 @@ impl Matrix {
         self.rows
     }
 
-    /// `x` `[n, cols]` times the transpose of the rows from `first` on, `rows` of them: `[n, rows]`.
-    pub(crate) fn apply_rows(&self, x: &[f64], first: usize, rows: usize) -> Result<Vec<f64>, Error> {
-        let mut weights = vec![0.0; rows * self.cols];
-        self.decode(first, &mut weights, &mut Vec::new())?;
-        Ok(product(x, &weights, self.cols))
-    }
-
     /// `p` `[n, rows]` times this: `[n, cols]`, summed from the first row to the last.
     pub(crate) fn mix(&self, p: &[f64]) -> Result<Vec<f64>, Error> {
         let mut out = vec![0.0; p.len() / self.rows * self.cols];
@@ -147,25 +142,35 @@ impl Matrix {
 
     /// `x` `[n, cols]` times the transpose, plus `bias` `[rows]`: `[n, rows]`.
     pub(crate) fn apply(&self, x: &[f64], bias: Option<&[f64]>) -> Result<Vec<f64>, Error> {
+        self.apply_rows(0..self.rows, x, bias)
+    }
+
+    /// The same with matrix `i` of the `count` equal ones that lie in the rows one after the other.
+    pub(crate) fn apply_one(&self, i: usize, count: usize, x: &[f64]) -> Result<Vec<f64>, Error> {
+        let rows = self.rows / count;
+        self.apply_rows(i * rows..(i + 1) * rows, x, None)
+    }
+
+    fn apply_rows(&self, part: Range<usize>, x: &[f64], bias: Option<&[f64]>) -> Result<Vec<f64>, Error> {
         let n = x.len() / self.cols;
         if n == 0 {
             return Ok(Vec::new());
         }
-        let blocks = (0..self.rows.div_ceil(BLOCK))
+        let blocks = (0..part.len().div_ceil(BLOCK))
             .into_par_iter()
             .map_init(
                 || (Vec::new(), Vec::new()),
                 |(weights, scratch), block| {
                     let first = block * BLOCK;
-                    let rows = BLOCK.min(self.rows - first);
+                    let rows = BLOCK.min(part.len() - first);
                     weights.resize(rows * self.cols, 0.0);
-                    self.decode(first, weights, scratch)?;
+                    self.decode(part.start + first, weights, scratch)?;
                     Ok(product(x, weights, self.cols))
                 },
             )
             .collect::<Result<Vec<_>, Error>>()?;
-        let mut out = vec![0.0; n * self.rows];
-        out.par_chunks_mut(self.rows).enumerate().for_each(|(i, out)| {
+        let mut out = vec![0.0; n * part.len()];
+        out.par_chunks_mut(part.len()).enumerate().for_each(|(i, out)| {
             for (out, block) in out.chunks_mut(BLOCK).zip(&blocks) {
                 out.copy_from_slice(&block[i * out.len()..(i + 1) * out.len()]);
             }

@@ -9,12 +9,14 @@
 //! | `sparse` | [`Network::sparse`]: some positions of a filled cache anew |
 //! | `prefill`, `decode`, `batch` | [`Network::extend`]: n tokens after those in the cache |
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 use model_file::{HyperParams, Model};
 
 use crate::cache::{Cache, LayerKv, Precision};
 use crate::error::Error;
+use crate::experts::Routing;
 use crate::models::{self, PreNorm};
 
 /// Which rows of a pass get logits. Rows are indices into the pass's tokens.
@@ -95,6 +97,8 @@ pub struct Pass {
     /// K (after RoPE) and V of this pass's tokens in each layer, `[n, n_head_kv, head_dim]`, as computed,
     /// before the cache rounds them. Empty for skipped layers.
     pub kv: Vec<LayerKv>,
+    /// What the router of each layer with experts decided.
+    pub routing: Vec<Routing>,
     /// For each layer the squared norm, over all rows of the pass, of the change it makes to the residual
     /// stream; 0 for skipped layers.
     pub change: Vec<f64>,
@@ -104,8 +108,8 @@ pub struct Pass {
 pub(crate) struct Plan<'a> {
     pub(crate) tokens: &'a [u32],
     pub(crate) positions: Vec<usize>,
-    /// Rows of the cache that each token sees.
-    pub(crate) visible: Vec<Range<usize>>,
+    /// Rows of the cache that each token sees, by the layer's own window.
+    pub(crate) visible: HashMap<Option<usize>, Vec<Range<usize>>>,
     /// Rows that get logits.
     pub(crate) rows: Vec<usize>,
     pub(crate) skip: &'a [usize],
@@ -235,7 +239,7 @@ impl Network {
             )));
         }
         let back = -(count as f64);
-        cache.remove(first, count, |k, rows| self.body.rotate(k, &vec![back; rows]))
+        cache.remove(first, count, |layer, k, rows| self.body.rotate(layer, k, &vec![back; rows]))
     }
 
     fn plan<'a>(&self, cache: &Cache, request: &Request<'a>) -> Result<Plan<'a>, Error> {
@@ -258,17 +262,23 @@ impl Network {
             cache.check_layer(layer)?;
         }
         let end = positions.last().map_or(0, |p| p + 1).max(cache.len());
-        let visible = match (h.causal, window) {
-            (false, None) => vec![0..end; n],
-            (true, None) => positions.iter().map(|&p| 0..p + 1).collect(),
-            (true, Some(window)) if window > 0 => {
-                positions.iter().map(|&p| (p + 1).saturating_sub(window)..p + 1).collect()
-            }
-            (true, Some(_)) => return Err(Error::Plan("a window of no positions".to_string())),
+        match (h.causal, window) {
+            (_, Some(0)) => return Err(Error::Plan("a window of no positions".to_string())),
             (false, Some(_)) => {
                 return Err(Error::Unsupported("a sliding window of bidirectional attention".to_string()));
             }
+            _ => {}
+        }
+        let seen = |own: Option<usize>| -> Vec<Range<usize>> {
+            if !h.causal {
+                return vec![0..end; n];
+            }
+            let window = [own, window].into_iter().flatten().min();
+            let first = |p: usize| window.map_or(0, |window| (p + 1).saturating_sub(window));
+            positions.iter().map(|&p| first(p)..p + 1).collect()
         };
+        let windows = (0..h.n_layer).map(|layer| h.layer(layer).window);
+        let visible = windows.map(|window| (window, seen(window))).collect();
         let rows = match rows {
             Rows::All => (0..n).collect(),
             Rows::Last => n.checked_sub(1).into_iter().collect(),

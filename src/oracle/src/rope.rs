@@ -1,9 +1,9 @@
 //! Rotary position embedding (Su et al. 2021, <https://arxiv.org/abs/2104.09864>).
 
-use model_file::{HyperParams, RopeKind};
+use model_file::{LayerShape, RopeKind};
 use rayon::prelude::*;
 
-/// The rotation of a network's Q and K.
+/// The rotation of Q and K in layers of one shape.
 #[derive(Debug)]
 pub(crate) struct Rope {
     /// Radians a position, for each pair: `base^(-2i/d)`, divided by the pair's factor if there are factors.
@@ -13,18 +13,13 @@ pub(crate) struct Rope {
 }
 
 impl Rope {
-    /// From the hyper-parameters and, where the file has them, `[rope_dim / 2]` factors.
-    pub(crate) fn new(h: &HyperParams, factors: Option<&[f64]>) -> Self {
-        let (base, dim) = (f64::from(h.rope_base), h.rope_dim as f64);
-        let frequencies = (0..h.rope_dim / 2)
+    /// Of layers of this shape; with factors where the file has them for such layers, `[rope_dim / 2]`.
+    pub(crate) fn new(shape: &LayerShape, kind: RopeKind, factors: Option<&[f64]>) -> Self {
+        let (base, dim) = (f64::from(shape.rope_base), shape.rope_dim as f64);
+        let frequencies = (0..shape.rope_dim / 2)
             .map(|i| base.powf(-2.0 * i as f64 / dim) / factors.map_or(1.0, |f| f[i]))
             .collect();
-        Self { frequencies, kind: h.rope_kind, head_dim: h.head_dim }
-    }
-
-    /// From frequencies, for heads of `head_dim`.
-    pub(crate) fn with(frequencies: Vec<f64>, kind: RopeKind, head_dim: usize) -> Self {
-        Self { frequencies, kind, head_dim }
+        Self { frequencies, kind, head_dim: shape.head_dim }
     }
 
     /// Rotates every head of every row of `x` `[n, heads, head_dim]` by its row's position. Positions may

@@ -26,11 +26,12 @@ use model_file::{HyperParams, LayerShape, Model};
 use super::experts::Experts;
 use super::pre_norm::Tensors;
 use crate::Error;
-use crate::attention::{Heads, attend_with};
-use crate::block::{Conditioning, Routing};
+use crate::attention::attend;
+use crate::block::Conditioning;
 use crate::cache::LayerKv;
+use crate::experts::Routing;
 use crate::matrix::Matrix;
-use crate::ops::{add, geglu, rms_norm, rms_norm_plain, softcap, softmax};
+use crate::ops::{add, geglu, rms_norm, rms_norm_plain, soft_cap, softmax};
 use crate::rope::Rope;
 
 /// A gated feed-forward part.
@@ -158,7 +159,7 @@ impl DiffusionGemma {
                 expert_post_norm: tensors.vector(&name("post_ffw_norm_2.weight"))?,
                 ffn_post_norm: tensors.vector(&name("post_ffw_norm.weight"))?,
                 factors: [scalar("enc_layer_output_scale.weight")?, scalar("layer_output_scale.weight")?],
-                rope: rope(h, shape, factors.as_deref().filter(|_| shape.window.is_none())),
+                rope: Rope::new(&shape, h.rope_kind, factors.as_deref().filter(|_| shape.window.is_none())),
             })
         });
         Ok(Self {
@@ -189,11 +190,9 @@ impl DiffusionGemma {
             let mut k = rms_norm(&keys, &layer.k_norm, eps);
             layer.rope.rotate(&mut q, &positions);
             layer.rope.rotate(&mut k, &positions);
-            let heads =
-                Heads { n_head: h.n_head, n_head_kv: shape.n_head_kv, dim: shape.head_dim, scale: 1.0 };
             let visible = rows.visible(shape.window);
             let mixed =
-                attend_with(heads, &q, &[&held.k[..], &k].concat(), &[&held.v[..], &v].concat(), &visible);
+                attend(&shape, 1.0, &q, &[&held.k[..], &k].concat(), &[&held.v[..], &v].concat(), &visible);
             let mixed = layer.attn_output.apply(&mixed, None)?;
             add(&mut x, &rms_norm(&mixed, &layer.post_attention_norm, eps));
 
@@ -213,7 +212,7 @@ impl DiffusionGemma {
         let head = self.head.as_ref().unwrap_or(&self.embedding);
         let mut logits = head.apply(&rms_norm(&x[split..], &self.output_norm, eps), None)?;
         if let Some(cap) = h.logit_softcap {
-            softcap(&mut logits, f64::from(cap));
+            soft_cap(&mut logits, f64::from(cap));
         }
         Ok(Output { logits, kv, experts })
     }
@@ -239,15 +238,6 @@ impl DiffusionGemma {
         x.extend(rms_norm_plain(&canvas, width, eps));
         Ok(x)
     }
-}
-
-/// A layer's rotation: over the whole head, with factors where it sees everything.
-fn rope(h: &HyperParams, shape: LayerShape, factors: Option<&[f64]>) -> Rope {
-    let (base, dim) = (f64::from(shape.rope_base), shape.head_dim as f64);
-    let frequencies = (0..shape.head_dim / 2)
-        .map(|i| base.powf(-2.0 * i as f64 / dim) / factors.map_or(1.0, |f| f[i]))
-        .collect();
-    Rope::with(frequencies, h.rope_kind, shape.head_dim)
 }
 
 #[cfg(test)]

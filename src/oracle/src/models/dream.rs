@@ -6,4 +6,4 @@
 
 use super::pre_norm::{Bias, Parts};
 
-pub(super) const PARTS: Parts = Parts { qkv_bias: Bias::Always, rope_factors: false };
+pub(super) const PARTS: Parts = Parts { qkv_bias: Bias::Always, ..Parts::PLAIN };

@@ -10,7 +10,7 @@ use model_file::Model;
 
 use super::pre_norm::Tensors;
 use crate::Error;
-use crate::block::Routing;
+use crate::experts::Routing;
 use crate::matrix::Matrix;
 use crate::ops::{geglu, rms_norm, softmax};
 
@@ -48,35 +48,33 @@ impl Experts {
     /// Which experts compute each row of `x` `[n, n_embd]`, and with which weights `[n, used]`.
     pub(super) fn route(&self, x: &[f64], eps: f64) -> Result<(Routing, Vec<f64>), Error> {
         let scores = self.router.apply(&rms_norm(x, &self.scale, eps), None)?;
-        let mut routing = Routing { used: self.used, chosen: Vec::new(), margins: Vec::new() };
-        let mut weights = Vec::new();
+        let (mut chosen, mut weights) = (Vec::new(), Vec::new());
         for scores in scores.chunks_exact(self.router.rows()) {
-            let (chosen, margin) = highest(scores, self.used);
+            let best = highest(scores, self.used);
             let mut probabilities = scores.to_vec();
             softmax(&mut probabilities);
-            let sum: f64 = chosen.iter().map(|&e| probabilities[e]).sum();
-            weights.extend(chosen.iter().map(|&e| probabilities[e] / sum * self.factors[e]));
-            routing.chosen.extend(chosen.iter().map(|&e| u32::try_from(e).expect("experts fit 32 bits")));
-            routing.margins.push(margin);
+            let sum: f64 = best.iter().map(|&e| probabilities[e]).sum();
+            weights.extend(best.iter().map(|&e| probabilities[e] / sum * self.factors[e]));
+            chosen.extend(best);
         }
-        Ok((routing, weights))
+        Ok((Routing { logits: scores, chosen }, weights))
     }
 
     /// The chosen experts' sum for each row of `y` `[n, n_embd]`.
     pub(super) fn apply(&self, y: &[f64], routing: &Routing, weights: &[f64]) -> Result<Vec<f64>, Error> {
-        let width = self.scale.len();
-        let (gate_up, down) = (self.gate_up.rows() / self.factors.len(), width);
+        let (width, count) = (self.scale.len(), self.factors.len());
+        let gate_up = self.gate_up.rows() / count;
         // Each expert once, for all its rows; each row adds its experts in the order in which they were chosen.
         let mut parts = vec![Vec::new(); routing.chosen.len()];
-        for expert in 0..self.factors.len() {
+        for expert in 0..count {
             let places: Vec<usize> =
-                (0..routing.chosen.len()).filter(|&i| routing.chosen[i] as usize == expert).collect();
+                (0..routing.chosen.len()).filter(|&i| routing.chosen[i] == expert).collect();
             if places.is_empty() {
                 continue;
             }
             let rows: Vec<f64> =
                 places.iter().flat_map(|p| &y[p / self.used * width..][..width]).copied().collect();
-            let both = self.gate_up.apply_rows(&rows, expert * gate_up, gate_up)?;
+            let both = self.gate_up.apply_one(expert, count, &rows)?;
             let mut hidden = Vec::with_capacity(both.len() / 2);
             for row in both.chunks_exact(gate_up) {
                 let (gate, up) = row.split_at(gate_up / 2);
@@ -84,7 +82,7 @@ impl Experts {
                 geglu(&mut gate, up);
                 hidden.extend(gate);
             }
-            let out = self.down.apply_rows(&hidden, expert * down, down)?;
+            let out = self.down.apply_one(expert, count, &hidden)?;
             for (place, out) in places.iter().zip(out.chunks_exact(width)) {
                 parts[*place] = out.to_vec();
             }
@@ -99,18 +97,12 @@ impl Experts {
     }
 }
 
-/// The `n` highest scores, highest first and of equals the lower expert, and by how much the last of them is above the
-/// best one left: infinite if none is left, NaN where a score is.
-fn highest(scores: &[f64], n: usize) -> (Vec<usize>, f64) {
+/// The `n` highest scores, highest first and of equals the lower expert.
+fn highest(scores: &[f64], n: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..scores.len()).collect();
     order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
-    let margin = match order.get(n) {
-        _ if scores.iter().any(|s| s.is_nan()) => f64::NAN,
-        Some(&next) => scores[order[n - 1]] - scores[next],
-        None => f64::INFINITY,
-    };
     order.truncate(n);
-    (order, margin)
+    order
 }
 
 #[cfg(test)]
@@ -119,9 +111,7 @@ mod tests {
 
     #[test]
     fn the_highest_come_first_and_of_equals_the_lower() {
-        assert_eq!(highest(&[1.0, 3.0, 2.0, 3.0], 2), (vec![1, 3], 1.0));
-        assert_eq!(highest(&[1.0, 2.0, 2.0, 0.5], 1), (vec![1], 0.0));
-        assert_eq!(highest(&[1.0, 2.0], 2), (vec![1, 0], f64::INFINITY));
-        assert!(highest(&[1.0, f64::NAN, 0.0], 1).1.is_nan());
+        assert_eq!(highest(&[1.0, 3.0, 2.0, 3.0], 3), [1, 3, 2]);
+        assert_eq!(highest(&[1.0, 2.0], 1), [1]);
     }
 }

@@ -4,6 +4,6 @@
 //! Llama's network with attention in both directions, no biases, as many K/V heads as query heads in the
 //! published sizes. Row i predicts token i.
 
-use super::pre_norm::{Bias, Parts};
+use super::pre_norm::Parts;
 
-pub(super) const PARTS: Parts = Parts { qkv_bias: Bias::Never, rope_factors: false };
+pub(super) const PARTS: Parts = Parts::PLAIN;

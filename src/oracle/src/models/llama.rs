@@ -8,4 +8,4 @@
 
 use super::pre_norm::{Bias, Parts};
 
-pub(super) const PARTS: Parts = Parts { qkv_bias: Bias::IfPresent, rope_factors: true };
+pub(super) const PARTS: Parts = Parts { qkv_bias: Bias::IfPresent, rope_factors: true, ..Parts::PLAIN };

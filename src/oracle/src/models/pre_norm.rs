@@ -1,4 +1,4 @@
-//! The pre-norm decoder that all four architectures are:
+//! The pre-norm decoder that the architectures are:
 //!
 //! ```text
 //! x = embedding[tokens]
@@ -10,15 +10,19 @@
 //!     x += (silu(h Wgate) * (h Wup)) Wdown
 //! logits = rms_norm(x) Whead
 //! ```
+//!
+//! In some, each head of q and k goes through a norm before it is rotated, what attention and the second part give goes
+//! through a norm before it is added, or the second part is a mixture of experts: [`Parts`] says which.
 
 use model_file::{HyperParams, Model};
 
 use crate::Error;
 use crate::attention::attend;
 use crate::cache::{Cache, LayerKv};
+use crate::experts::{Mixture, Routing};
 use crate::matrix::Matrix;
 use crate::network::{Logits, Pass, Plan};
-use crate::ops::{add, rms_norm, swiglu};
+use crate::ops::{add, geglu, rms_norm, soft_cap, swiglu};
 use crate::rope::Rope;
 
 /// Whether Q, K and V have biases.
@@ -39,6 +43,47 @@ pub(super) struct Parts {
     pub(super) qkv_bias: Bias,
     /// Whether RoPE's frequencies have factors where the file has `rope_freqs.weight`.
     pub(super) rope_factors: bool,
+    /// Whether each head of Q and K goes through a norm.
+    pub(super) qk_norm: bool,
+    /// Whether what is added goes through a norm before.
+    pub(super) post_norms: bool,
+    /// Whether embeddings are multiplied with the root of their width.
+    pub(super) scaled_embedding: bool,
+    /// What gates the second part.
+    pub(super) gate: Gate,
+    /// Whether the second part is a mixture of experts.
+    pub(super) experts: bool,
+}
+
+impl Parts {
+    /// None of what only some have.
+    pub(super) const PLAIN: Self = Self {
+        qkv_bias: Bias::Never,
+        rope_factors: false,
+        qk_norm: false,
+        post_norms: false,
+        scaled_embedding: false,
+        gate: Gate::Silu,
+        experts: false,
+    };
+}
+
+/// What is between the projections of a gated feed-forward part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Gate {
+    /// `silu(gate) * up`.
+    Silu,
+    /// `gelu(gate) * up`.
+    Gelu,
+}
+
+impl Gate {
+    fn activate(self, gate: &mut [f64], up: &[f64]) {
+        match self {
+            Self::Silu => swiglu(gate, up),
+            Self::Gelu => geglu(gate, up),
+        }
+    }
 }
 
 /// A projection with an optional bias.
@@ -61,11 +106,19 @@ struct Layer {
     q: Linear,
     k: Linear,
     v: Linear,
+    /// `[head_dim]` each.
+    head_norms: Option<[Vec<f64>; 2]>,
     attn_output: Matrix,
     ffn_norm: Vec<f64>,
-    ffn_gate: Matrix,
-    ffn_up: Matrix,
-    ffn_down: Matrix,
+    second: Second,
+    post_norms: Option<[Vec<f64>; 2]>,
+}
+
+/// The second part of a layer.
+#[derive(Debug)]
+enum Second {
+    Dense { gate: Matrix, up: Matrix, down: Matrix },
+    Experts { router: Matrix, mixture: Mixture },
 }
 
 /// A pre-norm decoder with its weights.
@@ -76,7 +129,9 @@ pub(crate) struct PreNorm {
     output_norm: Vec<f64>,
     /// `None`: the embedding is the head.
     head: Option<Matrix>,
-    rope: Rope,
+    /// One for each layer.
+    ropes: Vec<Rope>,
+    parts: Parts,
 }
 
 /// Looks tensors up by name.
@@ -114,16 +169,39 @@ impl PreNorm {
         let layers = (0..model.hparams.n_layer)
             .map(|i| {
                 let name = |part: &str| format!("blk.{i}.{part}");
+                let two = |a: &str, b: &str| -> Result<_, Error> {
+                    Ok([tensors.vector(&name(a))?, tensors.vector(&name(b))?])
+                };
+                let second = match model.hparams.experts.filter(|_| parts.experts) {
+                    None => Second::Dense {
+                        gate: tensors.matrix(&name("ffn_gate.weight"))?,
+                        up: tensors.matrix(&name("ffn_up.weight"))?,
+                        down: tensors.matrix(&name("ffn_down.weight"))?,
+                    },
+                    Some(sizes) => Second::Experts {
+                        router: tensors.matrix(&name("ffn_gate_inp.weight"))?,
+                        mixture: Mixture {
+                            sizes,
+                            gate: tensors.matrix(&name("ffn_gate_exps.weight"))?,
+                            up: tensors.matrix(&name("ffn_up_exps.weight"))?,
+                            down: tensors.matrix(&name("ffn_down_exps.weight"))?,
+                        },
+                    },
+                };
+                let head_norms =
+                    parts.qk_norm.then(|| two("attn_q_norm.weight", "attn_k_norm.weight")).transpose()?;
+                let post_norms =
+                    parts.post_norms.then(|| two("post_attention_norm.weight", "post_ffw_norm.weight"));
                 Ok(Layer {
                     attn_norm: tensors.vector(&name("attn_norm.weight"))?,
                     q: tensors.linear(&name("attn_q"), parts.qkv_bias)?,
                     k: tensors.linear(&name("attn_k"), parts.qkv_bias)?,
                     v: tensors.linear(&name("attn_v"), parts.qkv_bias)?,
+                    head_norms,
                     attn_output: tensors.matrix(&name("attn_output.weight"))?,
                     ffn_norm: tensors.vector(&name("ffn_norm.weight"))?,
-                    ffn_gate: tensors.matrix(&name("ffn_gate.weight"))?,
-                    ffn_up: tensors.matrix(&name("ffn_up.weight"))?,
-                    ffn_down: tensors.matrix(&name("ffn_down.weight"))?,
+                    second,
+                    post_norms: post_norms.transpose()?,
                 })
             })
             .collect::<Result<_, Error>>()?;
@@ -136,13 +214,20 @@ impl PreNorm {
             layers,
             output_norm: tensors.vector("output_norm.weight")?,
             head: tensors.optional("output.weight")?,
-            rope: Rope::new(&model.hparams, factors.as_deref()),
+            ropes: (0..model.hparams.n_layer)
+                .map(|i| model.hparams.layer(i))
+                .map(|shape| {
+                    let factors = factors.as_deref().filter(|_| shape.window.is_none());
+                    Rope::new(&shape, model.hparams.rope_kind, factors)
+                })
+                .collect(),
+            parts,
         })
     }
 
-    /// Rotates rows of K `[n, n_head_kv, head_dim]` by positions, which may be negative.
-    pub(crate) fn rotate(&self, k: &mut [f64], positions: &[f64]) {
-        self.rope.rotate(k, positions);
+    /// Rotates rows of a layer's K `[n, n_head_kv, head_dim]` by positions, which may be negative.
+    pub(crate) fn rotate(&self, layer: usize, k: &mut [f64], positions: &[f64]) {
+        self.ropes[layer].rotate(k, positions);
     }
 
     /// A pass that has been checked.
@@ -155,31 +240,70 @@ impl PreNorm {
         for (row, &token) in x.chunks_exact_mut(h.n_embd).zip(plan.tokens) {
             self.embedding.decode(token as usize, row, &mut scratch)?;
         }
+        if self.parts.scaled_embedding {
+            let scale = (h.n_embd as f64).sqrt();
+            x.iter_mut().for_each(|v| *v *= scale);
+        }
 
         let mut kv = vec![LayerKv::default(); self.layers.len()];
+        let mut routing = Vec::new();
         let mut change = vec![0.0; self.layers.len()];
         for (i, layer) in self.layers.iter().enumerate().filter(|(i, _)| !plan.skip.contains(i)) {
             let before = x.clone();
             let normed = rms_norm(&x, &layer.attn_norm, eps);
             let mut q = layer.q.apply(&normed)?;
             kv[i] = LayerKv { k: layer.k.apply(&normed)?, v: layer.v.apply(&normed)? };
-            self.rope.rotate(&mut q, &positions);
-            self.rope.rotate(&mut kv[i].k, &positions);
+            if let Some([of_q, of_k]) = &layer.head_norms {
+                q = rms_norm(&q, of_q, eps);
+                kv[i].k = rms_norm(&kv[i].k, of_k, eps);
+            }
+            self.ropes[i].rotate(&mut q, &positions);
+            self.ropes[i].rotate(&mut kv[i].k, &positions);
             cache.store(i, &plan.positions, &kv[i])?;
-            let held = &cache.layers()[i];
-            add(&mut x, &layer.attn_output.apply(&attend(h, &q, &held.k, &held.v, &plan.visible), None)?);
+            let (held, shape) = (&cache.layers()[i], h.layer(i));
+            let scale = 1.0 / (h.query_scalar.unwrap_or(shape.head_dim) as f64).sqrt();
+            let mixed = attend(&shape, scale, &q, &held.k, &held.v, &plan.visible[&shape.window]);
+            let mut given = layer.attn_output.apply(&mixed, None)?;
+            if let Some([norm, _]) = &layer.post_norms {
+                given = rms_norm(&given, norm, eps);
+            }
+            add(&mut x, &given);
 
             let normed = rms_norm(&x, &layer.ffn_norm, eps);
-            let mut gate = layer.ffn_gate.apply(&normed, None)?;
-            swiglu(&mut gate, &layer.ffn_up.apply(&normed, None)?);
-            add(&mut x, &layer.ffn_down.apply(&gate, None)?);
+            let (mut given, decided) = layer.second.apply(&normed, self.parts.gate)?;
+            routing.extend(decided);
+            if let Some([_, norm]) = &layer.post_norms {
+                given = rms_norm(&given, norm, eps);
+            }
+            add(&mut x, &given);
             change[i] = x.iter().zip(&before).map(|(a, b)| (a - b) * (a - b)).sum();
         }
 
         let wanted: Vec<f64> =
             plan.rows.iter().flat_map(|&r| &x[r * h.n_embd..(r + 1) * h.n_embd]).copied().collect();
         let head = self.head.as_ref().unwrap_or(&self.embedding);
-        let logits = head.apply(&rms_norm(&wanted, &self.output_norm, eps), None)?;
-        Ok(Pass { logits: Logits::from_rows(h.n_vocab, logits), kv, change })
+        let mut logits = head.apply(&rms_norm(&wanted, &self.output_norm, eps), None)?;
+        if let Some(cap) = h.logit_softcap {
+            soft_cap(&mut logits, f64::from(cap));
+        }
+        Ok(Pass { logits: Logits::from_rows(h.n_vocab, logits), kv, routing, change })
+    }
+}
+
+impl Second {
+    /// What is added to the residual stream, and what a router decided for it.
+    fn apply(&self, x: &[f64], kind: Gate) -> Result<(Vec<f64>, Option<Routing>), Error> {
+        match self {
+            Self::Dense { gate, up, down } => {
+                let mut gate = gate.apply(x, None)?;
+                kind.activate(&mut gate, &up.apply(x, None)?);
+                Ok((down.apply(&gate, None)?, None))
+            }
+            Self::Experts { router, mixture } => {
+                let logits = router.apply(x, None)?;
+                let (given, routing) = mixture.apply(x, logits, |gate, up| kind.activate(gate, up))?;
+                Ok((given, Some(routing)))
+            }
+        }
     }
 }

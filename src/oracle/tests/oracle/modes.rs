@@ -97,7 +97,7 @@ fn a_sparse_pass_computes_its_rows_only_and_reads_the_stale_ones() {
         tokens[8] ^= 1;
         let sparse = network.sparse(&mut cache, &tokens, &[3, 8, 9], Rows::All).unwrap();
         let full = network.full(&tokens, Rows::Only(&[3, 8, 9])).unwrap();
-        let width = cache.row_shape().iter().product::<usize>();
+        let width = cache.row_shape(0).iter().product::<usize>();
         for (layer, (now, then)) in cache.layers().iter().zip(before.layers()).enumerate() {
             for p in 0..19 {
                 let row = p * width..(p + 1) * width;

@@ -1,6 +1,7 @@
 //! Masked diffusion through the K/V cache on a real ggml build: the same numbers as without a cache, and only the
 //! active rows recomputed.
 
+mod architectures;
 mod bench;
 mod oracle;
 
@@ -11,7 +12,7 @@ use runtime::{Error, KvType, LayerKv, Logits, Moved, Options, Rows, Session};
 
 /// What the order of summation alone may change.
 const NOISE_FLOOR: f64 = 1e-11;
-const MODELS: [&str; 3] = ["gen-dream", "gen-llada", "gen-dream-576"];
+const MODELS: [&str; 4] = ["gen-dream", "gen-llada", "gen-dream-576", "gen-llada-moe"];
 
 /// Both ways into the cache.
 fn ways() -> [Options; 2] {

@@ -14,7 +14,9 @@ const LIMIT: f64 = 1e-11;
 #[test]
 fn sparse_steps_are_those_of_the_oracle() {
     let _alone = alone();
-    for (name, options) in ["gen-dream", "gen-llada"].into_iter().flat_map(|n| ways().map(|o| (n, o))) {
+    for (name, options) in
+        ["gen-dream", "gen-llada", "gen-llada-moe"].into_iter().flat_map(|n| ways().map(|o| (n, o)))
+    {
         let model = model(&GenerateSpec::preset(name).unwrap());
         let network = Network::open(&model).unwrap();
         let mut session = on_cpu(&model, options);
