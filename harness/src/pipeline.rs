@@ -434,6 +434,8 @@ fn oracle_cost(model: &ResolvedModel, case: &Case, inputs: &Inputs) -> u64 {
     let diffusion = model.model.hparams.architecture.is_diffusion();
     let passes = match case.mode {
         // One more for the keys and values at the end.
+        Mode::Unified | Mode::PromptKv => 2,
+        Mode::Generate if model.model.hparams.block.is_some() => inputs.steps + 1,
         Mode::Sparse | Mode::Generate if diffusion => inputs.steps.min(inputs.follow) + 1,
         _ => 1,
     };

@@ -93,12 +93,15 @@ pub struct Step<'a> {
 }
 
 /// What was generated.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Generated {
     /// Prompt and canvases.
     pub tokens: Vec<u32>,
     /// Each canvas as it was denoised.
     pub canvases: Vec<Denoised>,
+    /// For each canvas, how sure its decisions were: while no two logits of a row move apart by more, and entropies
+    /// not by more than that over the temperature and the canvas's length, they stay.
+    pub margins: Vec<f64>,
 }
 
 /// Generates canvases after a prompt, free or along `given`, whose canvases and steps are then made, no more and no
@@ -119,7 +122,7 @@ pub fn generate(
     let n_vocab = session.hparams().n_vocab;
     let mut tokens = plan.prompt.to_vec();
     let mut fresh = plan.prompt.to_vec();
-    let mut done: Vec<Denoised> = Vec::new();
+    let (mut done, mut margins): (Vec<Denoised>, _) = (Vec::new(), Vec::new());
     for canvas in 0..canvases {
         let size = session.micro_batch().unwrap_or(fresh.len()).max(1);
         for piece in fresh.chunks(size) {
@@ -127,15 +130,16 @@ pub fn generate(
             observe(&Seen::Encoded { tokens: piece, pass: &pass })?;
         }
         let given = given.map(|g| &g[canvas]);
-        let made = denoise(session, &plan, canvas, given, n_vocab, &mut observe)?;
+        let (made, margin) = denoise(session, &plan, canvas, given, n_vocab, &mut observe)?;
         tokens.extend_from_slice(&made.result);
         fresh.clone_from(&made.result);
         done.push(made);
+        margins.push(margin);
         if given.is_none() && plan.end.is_some_and(|end| fresh.contains(&end)) {
             break;
         }
     }
-    Ok(Generated { tokens, canvases: done })
+    Ok(Generated { tokens, canvases: done, margins })
 }
 
 fn denoise(
@@ -145,12 +149,13 @@ fn denoise(
     given: Option<&Denoised>,
     n_vocab: usize,
     observe: &mut impl FnMut(&Seen<'_>) -> Result<(), Error>,
-) -> Result<Denoised, Error> {
+) -> Result<(Denoised, f64), Error> {
     let noise = |step, position| random_token(plan.seed, [canvas, step, position], n_vocab);
     let mut now: Vec<u32> = (0..plan.canvas).map(|p| noise(0, p)).collect();
     let mut before = None;
     let mut stop = Stop::new(&plan.sampler);
     let mut made = Denoised::default();
+    let (mut margin, mut last) = (f64::INFINITY, f64::INFINITY);
     for step in 0..given.map_or(plan.sampler.max_steps, |g| g.steps.len()) {
         if let Some(given) = given {
             now.clone_from(&given.steps[step]);
@@ -171,6 +176,14 @@ fn denoise(
         let (accepted, accepted_margin) = accepted(&entropies, f64::from(plan.sampler.bound));
         let argmax: Vec<u32> = sampled.iter().map(|s| s.argmax).collect();
         let finished = stop.finished(&argmax, &entropies);
+        let mean = entropies.iter().sum::<f64>() / entropies.len() as f64;
+        let apart = (mean - f64::from(plan.sampler.confidence)).abs();
+        let t = f64::from(temperature);
+        // A logit that moves by d moves a running sum of probabilities by at most d over twice the temperature.
+        let drawn = sampled.iter().zip(&accepted).filter(|(_, accepted)| **accepted);
+        let drawn = drawn.map(|(s, _)| 2.0 * t * s.token_margin).fold(f64::INFINITY, f64::min);
+        margin = margin.min(drawn).min(t * accepted_margin / plan.canvas as f64).min(t * apart);
+        last = sampled.iter().map(|s| s.argmax_margin).fold(f64::INFINITY, f64::min);
         let (tokens, pass, rows, mask) = (&now[..], &pass, &sampled[..], &accepted[..]);
         observe(&Seen::Step(Step {
             canvas,
@@ -195,7 +208,7 @@ fn denoise(
     if let Some(given) = given {
         made.result.clone_from(&given.result);
     }
-    Ok(made)
+    Ok((made, margin.min(last)))
 }
 
 fn check(plan: &Plan<'_>, given: Option<&[Denoised]>) -> Result<(), Error> {
@@ -268,19 +281,26 @@ pub fn sample(row: &[f32], temperature: f32, u: f64) -> Option<Sampled> {
 }
 
 /// Which positions are accepted: the lowest entropies whose sum without the highest of them is within the bound, of
-/// equals the lower position first; and how near such a sum came to the bound.
+/// equals the lower position first; and how near such a sum came to the bound, or the highest accepted entropy to the
+/// lowest of the others.
 #[must_use]
 pub fn accepted(entropies: &[f64], bound: f64) -> (Vec<bool>, f64) {
     let mut order: Vec<usize> = (0..entropies.len()).collect();
     order.sort_by(|&a, &b| entropies[a].total_cmp(&entropies[b]));
     let mut mask = vec![false; entropies.len()];
     let (mut sum, mut margin) = (0.0f64, f64::INFINITY);
+    let mut before = f64::NEG_INFINITY;
     for position in order {
-        margin = margin.min((bound - sum).abs());
+        // Nothing is before the first, which no noise refuses.
+        if before > f64::NEG_INFINITY {
+            margin = margin.min((bound - sum).abs());
+        }
         // A NaN accepts nothing.
         if !(sum <= bound) {
+            margin = margin.min(entropies[position] - before);
             break;
         }
+        before = entropies[position];
         mask[position] = true;
         sum += entropies[position];
     }
@@ -306,6 +326,12 @@ impl Stop {
         let mean = entropies.iter().sum::<f64>() / entropies.len() as f64;
         stable && mean < f64::from(self.sampler.confidence)
     }
+}
+
+/// The random tokens of a canvas of `length` that `step` would read had none been accepted.
+#[must_use]
+pub fn random_canvas(seed: u64, canvas: usize, step: usize, length: usize, n_vocab: usize) -> Vec<u32> {
+    (0..length).map(|p| random_token(seed, [canvas, step, p], n_vocab)).collect()
 }
 
 /// The random token of a canvas, a step and a position.
