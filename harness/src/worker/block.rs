@@ -156,8 +156,10 @@ fn against_unified(
     let logits = unified.iter().zip(passes).map(|(r, x)| (&r.logits.values, &x.logits.values));
     let whole = unified.last().map(|pass| &pass.kv[..]).unwrap_or_default();
     let caches = whole.iter().zip(kv).flat_map(|(r, x)| [(&r.k, &x.k), (&r.v, &x.v)]);
-    let worst = caches.map(|pair| nmse([pair])).fold(0.0, |a: f64, b| if b.is_nan() || b > a { b } else { a });
-    let check = |name: &str, value, bound| Check { name: name.to_owned(), value, bound, detail: String::new() };
+    let worst =
+        caches.map(|pair| nmse([pair])).fold(0.0, |a: f64, b| if b.is_nan() || b > a { b } else { a });
+    let check =
+        |name: &str, value, bound| Check { name: name.to_owned(), value, bound, detail: String::new() };
     Ok(vec![
         check("logits after an encoded prompt against those of one pass", nmse(logits), CheckBound::Logits),
         check("keys and values likewise, the worst layer", worst, CheckBound::Kv),
@@ -255,7 +257,8 @@ mod tests {
     #[test]
     fn margins_shrink_from_canvas_to_canvas() {
         let margins = |margins: &[f64]| {
-            let free = block::Generated { tokens: vec![0; 5], canvases: Vec::new(), margins: margins.to_vec() };
+            let free =
+                block::Generated { tokens: vec![0; 5], canvases: Vec::new(), margins: margins.to_vec() };
             super::margins(&free, 1, 2)
         };
         assert_eq!(margins(&[2.0, 3.0]), [f32::INFINITY, 2.0, 2.0, 2.0, 2.0]);

@@ -27,8 +27,15 @@ pub(super) fn execute(
     }
     let steps = if generates { cell.inputs.steps } else { block.sampler.max_steps };
     let sampler = EntropyBound { max_steps: steps, ..block.sampler };
-    let mut run = Run { network, writer, store: network.store(), read: Canvases::default(), step: 0,
-        routings: Routings::default(), wanted: reference.routing().is_some() };
+    let mut run = Run {
+        network,
+        writer: &mut *writer,
+        store: network.store(),
+        read: Canvases::default(),
+        step: 0,
+        routings: Routings::default(),
+        wanted: reference.routing().is_some(),
+    };
     let size = cell.id.case.options.ub.map_or(usize::MAX, |n| n as usize).max(1);
     let (mut fresh, mut tokens) = (prompt.to_vec(), prompt.to_vec());
     let mut kv = Vec::new();

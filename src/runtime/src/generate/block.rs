@@ -118,7 +118,7 @@ pub fn generate(
 ) -> Result<Generated, Error> {
     check(&plan, given)?;
     let canvases = given.map_or(plan.canvases, <[_]>::len);
-    session.reset_cache(plan.prompt.len() + (canvases - 1) * plan.canvas)?;
+    session.reset_cache((plan.prompt.len() + (canvases - 1) * plan.canvas).max(1))?;
     let n_vocab = session.hparams().n_vocab;
     let mut tokens = plan.prompt.to_vec();
     let mut fresh = plan.prompt.to_vec();
