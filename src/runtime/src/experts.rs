@@ -17,6 +17,15 @@ pub struct Routing {
     pub chosen: Vec<i32>,
 }
 
+/// What the routers of all layers decided in one graph.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RoutedPass {
+    /// The position of each token.
+    pub positions: Vec<usize>,
+    /// Layer by layer, of those that have experts and were not left out.
+    pub layers: Vec<Routing>,
+}
+
 /// The tensors that hold it.
 pub(crate) struct Routed {
     /// F32 `[experts, n]`.
@@ -55,10 +64,10 @@ impl Builder<'_> {
         layer: usize,
     ) -> Result<Tensor, Error> {
         let [count, used, n] = [experts.count, experts.used, self.n].map(as_i64);
-        let logits = if self.capture { logits.clone().output() } else { logits.clone() };
+        let logits = if self.keep_routing { logits.clone().output() } else { logits.clone() };
         let probabilities = named(self.ctx.soft_max(&logits, None, 1.0), "router_soft_max", layer);
         let order = named(self.ctx.argsort(&probabilities)?, "router_order", layer);
-        let order = if self.capture { order.output() } else { order };
+        let order = if self.keep_routing { order.output() } else { order };
         self.routed.push(Routed { logits, order: order.clone() });
         let chosen = self.ctx.view_2d(&order, [used, n], order.nb()[1], 0);
 

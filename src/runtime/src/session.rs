@@ -11,7 +11,7 @@ use crate::blocks::Builder;
 use crate::cache::{KvCache, KvType, LayerKv, as_i64};
 use crate::device::{DeviceRequest, Selected};
 use crate::error::Error;
-use crate::experts::{Routed, Routing};
+use crate::experts::{Routed, RoutedPass, Routing};
 use crate::fault::Fault;
 use crate::masks::{self, Masks, causal_mask, hide};
 use crate::models::{self, Decoder};
@@ -111,7 +111,8 @@ pub struct FullPass {
     /// The residual stream before the first layer and after each, `[n_tokens, n_embd]` row-major; empty where
     /// it was not asked for.
     pub residuals: Vec<Vec<f32>>,
-    /// What the routers of experts decided, layer by layer; empty where keys and values are, or there are no experts.
+    /// What the routers of experts decided, layer by layer; empty where there are none, or neither this nor keys and
+    /// values were asked for.
     pub routing: Vec<Routing>,
 }
 
@@ -147,6 +148,8 @@ pub struct Session {
     skip: Vec<usize>,
     /// Keys and values as they were before they were stored, where they are to be recorded.
     pub(crate) recorded: Option<Vec<LayerKv>>,
+    /// What routers decided in every graph, where that is to be recorded.
+    routed: Option<Vec<RoutedPass>>,
     /// Sees every graph, where somebody wants to.
     recorder: Option<Recorder>,
 }
@@ -198,6 +201,7 @@ impl Session {
             set_rows,
             skip: Vec::new(),
             recorded: None,
+            routed: None,
             recorder: None,
         })
     }
@@ -219,6 +223,16 @@ impl Session {
     #[must_use]
     pub fn hparams(&self) -> &HyperParams {
         &self.hparams
+    }
+
+    /// Records what the routers of experts decide in every graph from now on.
+    pub fn record_routing(&mut self) {
+        self.routed = Some(Vec::new());
+    }
+
+    /// What was recorded since [`record_routing`](Self::record_routing), graph by graph; recording ends.
+    pub fn take_routing(&mut self) -> Vec<RoutedPass> {
+        self.routed.take().unwrap_or_default()
     }
 
     /// The type of the K/V cache.
@@ -498,6 +512,7 @@ impl Session {
             .map(|w| Builder::input(&ctx, DType::I32, &[as_i64(w.len())], "rows"));
         let planted = self.options.planted;
         let stored = Fault::stored(planted, n, n_kv);
+        let keep_routing = keep_kv || self.routed.is_some();
         let scatter = match cached {
             Some(_) => Some(Scatter::choose(&ctx, &at[..stored], n_kv, self.options.kv, self.set_rows)?),
             None => None,
@@ -518,6 +533,7 @@ impl Session {
             kv,
             captured: Vec::new(),
             capture: keep_kv,
+            keep_routing,
             routed: Vec::new(),
             kv_type: self.options.kv.dtype(),
             skip: &self.skip,
@@ -569,17 +585,20 @@ impl Session {
         let sent: usize = inputs.into_iter().flatten().chain(masks.tensors()).map(Tensor::bytes).sum();
         let outputs = captured.iter().filter(|_| keep_kv).flat_map(|(k, v)| [k, v]).chain(&logits);
         let outputs = outputs.chain(residuals.iter().flatten());
-        let decided: usize = routed.iter().filter(|_| keep_kv).map(Routed::bytes).sum();
+        let decided: usize = routed.iter().filter(|_| keep_routing).map(Routed::bytes).sum();
         self.traffic.get_mut().graph(sent, outputs.map(Tensor::bytes).sum::<usize>() + decided);
 
         let read = |(k, v): &(Tensor, Tensor)| Ok(LayerKv { k: k.read_f32()?, v: v.read_f32()? });
         let kv = captured.iter().filter(|_| keep_kv).map(read).collect::<Result<_, Error>>()?;
         let values = logits.map_or(Ok(Vec::new()), |logits| logits.read_f32())?;
         let residuals = residuals.iter().flatten().map(Tensor::read_f32).collect::<Result<_, _>>()?;
-        let routing = match self.hparams.experts.filter(|_| keep_kv) {
+        let routing = match self.hparams.experts.filter(|_| keep_routing) {
             Some(experts) => routed.iter().map(|r| r.read(experts)).collect::<Result<_, _>>()?,
             None => Vec::new(),
         };
+        if let Some(passes) = self.routed.as_mut().filter(|_| !routing.is_empty()) {
+            passes.push(RoutedPass { positions: at.to_vec(), layers: routing.clone() });
+        }
         Ok(FullPass { logits: Logits { vocab: self.hparams.n_vocab, values }, kv, residuals, routing })
     }
 
