@@ -470,6 +470,8 @@ fn oracle_cost(model: &ResolvedModel, case: &Case, inputs: &Inputs) -> u64 {
             return 10 * (vocab as u64).saturating_mul(rows as u64);
         }
         // One more for the keys and values at the end.
+        Mode::Unified | Mode::PromptKv => 2,
+        Mode::Generate if model.model.hparams.block.is_some() => inputs.steps + 1,
         Mode::Sparse | Mode::Generate if diffusion => inputs.steps.min(inputs.follow) + 1,
         _ => 1,
     };

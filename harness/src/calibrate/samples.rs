@@ -119,7 +119,8 @@ fn place(cell: &Cell, class: DeviceClass, source: &Source<'_>) -> Option<Place> 
     let case = &cell.id.case;
     let model = source.models.iter().find(|m| m.name == case.model && m.weights == case.weights)?;
     let inputs = inputs(model, case, source.wishes).ok()?;
-    let masked = model.model.hparams.architecture.is_diffusion();
+    let hparams = &model.model.hparams;
+    let masked = hparams.architecture.is_diffusion() || hparams.block.is_some();
     let length = inputs.prompt.len() + if masked { inputs.follow } else { 0 };
     Some(Place {
         weights: WeightClass::of(&case.weights).ok()?,

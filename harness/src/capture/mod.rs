@@ -10,6 +10,8 @@
 //! | `k_raw.N`, `v_raw.N` | as `k.N` | F32 | optional: the same before a quantised cache stored them |
 //! | `kv_step`, `kv_position` | `[m]` | I32 | optional: entry i says that forward pass `kv_step[i]` computed the keys and values of position `kv_position[i]`, see below |
 //! | `step_k.N`, `step_v.N` | `[m, kv_heads, head_dim]` | F32 | optional: what the caches of layer N held at entry i right after that pass |
+//! | `router.N`, `experts.N` | `[m, experts]`, `[m, used]` | F32, I32 | optional: what layer N's router gave the experts of a token before the soft-max, and which of them worked |
+//! | `route_step`, `route_position` | `[m]` | I32 | optional: the forward pass and the position of each row of these; without it one pass over 0, 1, 2, … |
 //! | `profile.impact` | `[layers]` | F32 | optional: how much each layer changes the residual stream |
 //! | `profile.skipped` | `[m]` | I32 | optional: the layers that were left out |
 //! | `greedy` | `[m]` | I32 | optional: tokens of the free run; of a masked generation the whole final sequence |
@@ -35,6 +37,9 @@
 //! the same in every arm. From `sampler.lowest` to `sampler.highest` lie the draws of a running sum that is nowhere more
 //! than 1e-5 of the whole off; an arm that does not say makes every other draw a real difference.
 //!
+//! In block diffusion `unmask` holds the canvases that steps read: for each step one entry for each position of its canvas,
+//! in order. Steps are counted through all canvases.
+//!
 //! `greedy.margin` is, in logits, the top-1 less the top-2 of the row that chose the token; in a masked
 //! generation the smallest margin of any decision of that step, the order of unmasking included, and infinite
 //! for the prompt. Without it the margins are taken from `logits` where `tokens` ends in `greedy` (with or without
@@ -47,6 +52,7 @@ mod header;
 mod meta;
 mod reader;
 mod results;
+mod routing;
 #[cfg(test)]
 pub(crate) mod sample;
 mod sampled;
@@ -60,6 +66,7 @@ pub use meta::{
 };
 pub use reader::CaptureReader;
 pub(crate) use reader::META_KEY;
+pub use routing::{LayerRouting, Routing};
 pub use runtime::{BackendNodes, BufferUse, Fallback, Moved, Placement, Purpose, Traffic};
 pub use sampled::{NearTies, SampledRows, SamplerCost};
 pub use writer::CaptureWriter;

@@ -150,8 +150,7 @@ fn kept_arguments<T>(
     let words = std::iter::once("ggml-parity").chain(words.iter().map(String::as_str));
     let cli = Cli::try_parse_from(words)
         .map_err(|error| Failed::new(ExitCode::Usage, format!("the arguments in the journal: {error}")))?;
-    of(cli.command)
-        .ok_or_else(|| Failed::new(ExitCode::Usage, format!("the journal is not of a {what}")))
+    of(cli.command).ok_or_else(|| Failed::new(ExitCode::Usage, format!("the journal is not of a {what}")))
 }
 
 /// The arguments of a `run` that was started before.

@@ -137,6 +137,13 @@ fn inspect(model: &Model, tensors: bool) -> String {
         let mask = h.mask_token.map_or_else(|| "none".to_owned(), |token| token.to_string());
         out += &format!("masked diffusion: mask token {mask}, shifted logits {}\n", yes(h.shift_logits));
     }
+    if let Some(block) = h.block {
+        let s = block.sampler;
+        out += &format!(
+            "block diffusion: canvas {}, at most {} steps from temperature {} towards {}, entropy bound {}\n",
+            block.canvas, s.max_steps, s.t_max, s.t_min, s.bound
+        );
+    }
     out += "\nmetadata:\n";
     for (key, value) in file.metadata().iter() {
         out += &format!("  {key} = {}\n", short(value));

@@ -21,6 +21,7 @@ pub(super) struct RawOutcome {
     sampler_entropy: Option<Spanned<f64>>,
     check: Option<Spanned<f64>>,
     mismatches: Option<u32>,
+    experts: Option<u32>,
     nonfinite: Option<u32>,
     greedy: Option<u32>,
     sampler_argmax: Option<u32>,
@@ -72,7 +73,7 @@ pub(super) fn check(raw: &Spanned<RawOutcome>, source: Source<'_>) -> Result<Out
     Ok(match status {
         Status::Diverged if figures.is_empty() => {
             let message = "a divergence needs a bound: logits_nmse, row_nmse, kv_nmse, kv_before_storing_nmse, kl_mean, \
-                           check, mismatches, nonfinite, greedy, sampler_argmax, sampler_entropy or sampler_draws";
+                           check, mismatches, experts, nonfinite, greedy, sampler_argmax, sampler_entropy or sampler_draws";
             return Err(source.error(&span, message));
         }
         Status::Diverged => Outcome::Diverged(figures),
@@ -125,6 +126,7 @@ fn figures(raw: &RawOutcome, source: Source<'_>) -> Result<Vec<(FindingKind, f64
     }
     let counts = [
         (FindingKind::Mismatches, raw.mismatches),
+        (FindingKind::Experts, raw.experts),
         (FindingKind::NonFinite, raw.nonfinite),
         (FindingKind::Greedy, raw.greedy),
         (FindingKind::SamplerArgmax, raw.sampler_argmax),
@@ -149,6 +151,7 @@ impl Outcome {
                 let bounds = figures.iter().map(|(figure, bound)| match figure {
                     FindingKind::Greedy => format!("greedy >= {bound}"),
                     FindingKind::Mismatches
+                    | FindingKind::Experts
                     | FindingKind::NonFinite
                     | FindingKind::SamplerArgmax
                     | FindingKind::SamplerDraws => format!("{figure} <= {bound}"),

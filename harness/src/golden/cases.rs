@@ -44,6 +44,9 @@ const CASES: &[(&str, Mode, &str)] = &[
     ("gen-dream:f16", Mode::Full, ""),
     ("gen-dream:q4_k_m", Mode::Full, ""),
     ("gen-qwen2:q8_0", Mode::Decode, SHORT),
+    ("gen-diffusion-gemma", Mode::Unified, SHORT),
+    ("gen-diffusion-gemma", Mode::PromptKv, SHORT),
+    ("gen-diffusion-gemma", Mode::Generate, SHORT),
 ];
 
 /// All of them, in order.

@@ -48,7 +48,7 @@ fn variations(model: &ResolvedModel, mode: Mode) -> Vec<Options> {
     let all = VARIATIONS.iter().map(|text| text.parse::<Options>().expect("the variations are valid"));
     let default = Options::default();
     let in_steps = matches!(mode, Mode::Sparse | Mode::Decode | Mode::Generate | Mode::Speculative);
-    let masked = model.model.hparams.architecture.is_diffusion();
+    let masked = model.model.hparams.architecture.is_diffusion() || model.model.hparams.block.is_some();
     let means = |options: &Options| {
         // Models that start from a text have no other length; without a cache nothing is stored.
         (options.n.is_none() || model.settings.prompts.is_empty())

@@ -31,6 +31,10 @@ named_enum! {
         Batch = "batch",
         /// Decoding without the layers that matter least to the prompt.
         Profile = "profile",
+        /// Block diffusion: a prompt and a canvas in one forward, no cache.
+        Unified = "unified",
+        /// Block diffusion: the prompt encoded into the cache, then the canvas.
+        PromptKv = "prompt-kv",
         /// Generation, compared on the reference's own trajectory and free running.
         Generate = "generate",
         /// A draft model proposes tokens, the model checks them in one batch.

@@ -128,10 +128,14 @@ impl CausalOptions {
     /// The first option that means nothing.
     pub fn check(&self, mode: Mode) -> Result<(), IdError> {
         let means = |key: &str| match key {
-            "window" => !matches!(mode, Mode::Full | Mode::FullCache | Mode::Sparse),
+            "window" => {
+                !matches!(mode, Mode::Full | Mode::FullCache | Mode::Sparse | Mode::Unified | Mode::PromptKv)
+            }
             "hidden" => mode == Mode::Prefill,
             // Positions that do not follow each other, as in masked generation, are no copy.
-            "store" => !matches!(mode, Mode::Full | Mode::FullCache | Mode::Sparse | Mode::Generate),
+            "store" => {
+                !matches!(mode, Mode::Full | Mode::FullCache | Mode::Sparse | Mode::Generate | Mode::Unified)
+            }
             "skip" => mode == Mode::Profile,
             "ahead" => mode == Mode::Speculative,
             _ => mode == Mode::Generate,

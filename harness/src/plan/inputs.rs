@@ -13,6 +13,10 @@ use std::path::PathBuf;
 const DEFAULT_LENGTH: usize = 33;
 /// Tokens to decode where the manifest does not say.
 const DEFAULT_GENERATE: usize = 8;
+/// Steps for which a canvas of block diffusion is denoised where nothing says how many.
+const DEFAULT_DENOISING: usize = 8;
+/// Canvases of a generation of block diffusion where nothing says how many tokens.
+const DEFAULT_CANVASES: usize = 2;
 /// Tokens to decode in runs of several, as a draft's proposals are.
 const DEFAULT_LONG: usize = 24;
 
@@ -75,6 +79,9 @@ pub fn inputs(model: &ResolvedModel, case: &Case, wishes: &Wishes) -> Result<Inp
         Mode::Generate | Mode::Speculative => DEFAULT_LONG,
         _ => DEFAULT_GENERATE,
     };
+    if let Some(block) = model.model.hparams.block {
+        return canvases(model, case, wishes, block.canvas);
+    }
     let steps = |masks: usize| wishes.steps.or(settings.steps).unwrap_or_else(|| masks.div_ceil(2)).max(1);
     if let Some(text) = text.filter(|_| length.is_none()) {
         let prompt = tokenise(model, text)?;
@@ -99,6 +106,35 @@ pub fn inputs(model: &ResolvedModel, case: &Case, wishes: &Wishes) -> Result<Inp
         schedule,
         is_text: false,
         draft,
+    })
+}
+
+/// The inputs of block diffusion: one canvas after the prompt, or as many as hold the tokens to generate.
+fn canvases(
+    model: &ResolvedModel,
+    case: &Case,
+    wishes: &Wishes,
+    canvas: usize,
+) -> Result<Inputs, ModelError> {
+    let settings = &model.settings;
+    let own = settings.prompts.iter().cycle().nth(wishes.sample as usize);
+    let length = case.options.n.map(|n| n as usize);
+    let text = wishes.prompt.as_ref().or(own).filter(|_| length.is_none());
+    let follow = match (case.mode, wishes.generate.or(settings.generate)) {
+        (Mode::Generate, Some(tokens)) => tokens.div_ceil(canvas).max(1) * canvas,
+        (Mode::Generate, None) => DEFAULT_CANVASES * canvas,
+        _ => canvas,
+    };
+    let prompt = match text {
+        Some(text) => tokenise(model, text)?,
+        None => random_tokens(model, length.unwrap_or(DEFAULT_LENGTH), wishes.sample),
+    };
+    Ok(Inputs {
+        prompt,
+        follow,
+        steps: wishes.steps.or(settings.steps).unwrap_or(DEFAULT_DENOISING).max(1),
+        is_text: text.is_some(),
+        ..Inputs::none()
     })
 }
 
@@ -170,6 +206,21 @@ mod tests {
         let inputs = inputs(&model, &case("dream-arith/f16/generate"), &Wishes::default()).unwrap();
         assert_eq!(inputs.prompt, [3, 3, 9, 13, 20, 10, 11, 22]);
         assert_eq!((inputs.follow, inputs.steps, inputs.schedule), (32, 16, Schedule::Linear));
+    }
+
+    #[test]
+    fn a_prompt_is_followed_by_whole_canvases() {
+        let work = tempfile::tempdir().unwrap();
+        let model = resolve("gen-diffusion-gemma", work.path()).unwrap();
+        let sizes = |mode: &str, wishes: Wishes| {
+            let inputs = inputs(&model, &case(&format!("gen-diffusion-gemma/f32/{mode}")), &wishes).unwrap();
+            (inputs.prompt.len(), inputs.follow, inputs.steps)
+        };
+        let generate = |tokens| Wishes { generate: Some(tokens), steps: Some(3), ..Wishes::default() };
+        assert_eq!(sizes("unified", Wishes::default()), (33, 8, 8));
+        assert_eq!(sizes("prompt-kv?n=5", generate(99)), (5, 8, 3));
+        assert_eq!(sizes("generate", Wishes::default()), (33, 16, 8));
+        assert_eq!(sizes("generate", generate(17)), (33, 24, 3));
     }
 
     #[test]

@@ -27,11 +27,13 @@ pub struct Row {
 /// where the manifest says how.
 #[must_use]
 pub fn default_modes(model: &ResolvedModel) -> Vec<Mode> {
-    if !model.model.hparams.architecture.is_diffusion() {
-        return vec![Mode::Prefill, Mode::Decode, Mode::Batch, Mode::Lifecycle];
-    }
+    let hparams = &model.model.hparams;
+    let always = match (hparams.block, hparams.architecture.is_diffusion()) {
+        (Some(_), _) => vec![Mode::Unified, Mode::PromptKv],
+        (None, true) => vec![Mode::Full, Mode::FullCache, Mode::Sparse],
+        (None, false) => return vec![Mode::Prefill, Mode::Decode, Mode::Batch, Mode::Lifecycle],
+    };
     let generates = model.settings.generate.is_some();
-    let always = [Mode::Full, Mode::FullCache, Mode::Sparse];
     always.into_iter().chain(generates.then_some(Mode::Generate)).collect()
 }
 
@@ -39,7 +41,11 @@ pub fn default_modes(model: &ResolvedModel) -> Vec<Mode> {
 #[must_use]
 pub fn has_mode(model: &ResolvedModel, mode: Mode) -> bool {
     let diffusion = model.model.hparams.architecture.is_diffusion();
+    if model.model.hparams.block.is_some() {
+        return matches!(mode, Mode::Unified | Mode::PromptKv | Mode::Generate);
+    }
     match mode {
+        Mode::Unified | Mode::PromptKv => false,
         Mode::Full | Mode::FullCache | Mode::Sparse | Mode::Sampler => diffusion,
         Mode::Generate => true,
         // Some layer must be left between the protected ones.

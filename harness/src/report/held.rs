@@ -142,6 +142,10 @@ fn counts(cell: &Cell, metrics: &Metrics, limits: Option<&Limits>) -> Vec<Held> 
             Some(0),
         ),
     ];
+    if let Some(sets) = &metrics.experts {
+        let place = format!("of {}, {} ties beside them", sets.sets, sets.ties);
+        held.push(count("sets of experts that really differ", place, sets.real, Some(0)));
+    }
     held.extend(fallen(cell, limits));
     held
 }

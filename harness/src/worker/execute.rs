@@ -1,5 +1,6 @@
 //! One case, from the loaded model to the capture file.
 
+use super::block;
 use super::causal::Bench;
 use super::child::describe;
 use super::masked::{self, Findings};
@@ -54,6 +55,16 @@ pub(super) fn execute(
         ggml.cpu_variant().map(|variant| format!("CPU variant {variant}")).into_iter().collect();
     let (text_tokens, checks) = if mode == Mode::Full {
         (masked::full(session, cell, &mut writer)?, Vec::new())
+    } else if session.hparams().block.is_some() {
+        let mut found = Findings::default();
+        let tokens = match mode {
+            Mode::Unified | Mode::PromptKv => block::phases(session, cell, &mut writer, &mut found)?,
+            Mode::Generate => block::generate(session, cell, &mut writer, &mut found)?,
+            _ => return Err(no_such_mode(session, mode)),
+        };
+        traffic = found.traffic;
+        notes.extend(found.notes);
+        (tokens, found.checks)
     } else if session.hparams().architecture.is_diffusion() {
         let mut found = Findings::default();
         let tokens = match mode {

@@ -8,6 +8,7 @@
 //! [`dispatch`] is the parent's side, [`child`] the worker's; [`execute`] runs one case into a capture, and `oracle`
 //! computes one in f64, for which no build is opened; `trace` looks into its graphs.
 
+mod block;
 mod causal;
 mod causes;
 pub mod child;
@@ -18,6 +19,7 @@ mod execute;
 mod masked;
 pub mod memory;
 mod oracle;
+mod oracle_block;
 pub mod probe;
 mod protocol;
 mod sampler;

@@ -9,18 +9,19 @@
 //! everything else stays F64: storing in four bits alone puts logits 4e-2 from those of an F64 cache, beyond every
 //! limit, and says nothing about an arm.
 
-use super::exchange::{int, open, signed, unsigned};
+use super::exchange::{int, open, shape, signed, unsigned};
+use super::oracle_block;
 use super::protocol::{Failure, FailureKind, JobCell};
 use super::sampler;
 use crate::capture::{
-    BuildInfo, Cache, CaptureMeta, CaptureReader, CaptureWriter, DeviceInfo, DeviceKind, KvSet, ORACLE,
-    Placement, SCHEMA, Unmask,
+    BuildInfo, Cache, CaptureMeta, CaptureReader, CaptureWriter, DeviceInfo, DeviceKind, KvSet, LayerRouting,
+    ORACLE, Placement, SCHEMA, StepRows, Unmask,
 };
 use crate::plan::inputs::Inputs;
 use crate::plan::{Case, KvType, Mode};
 use model_file::{HyperParams, Model};
 use oracle::generate::masked;
-use oracle::{LayerKv, Network, Precision, Request, Rows};
+use oracle::{BlockNetwork, LayerKv, Network, Precision, Request, Routing, Rows};
 use runtime::generate::masked::CacheUse;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -30,6 +31,9 @@ use std::time::Instant;
 #[must_use]
 pub fn lacks(case: &Case, h: &HyperParams, inputs: &Inputs) -> Option<String> {
     let masks = |tokens: &[u32]| tokens.iter().any(|&token| Some(token) == h.mask_token);
+    if let Some(message) = oracle_block::lacks(case, h) {
+        return Some(message);
+    }
     match case.mode {
         // Their layers, batches and caches are a function of the device's own figures or of its cache's life.
         Mode::Profile | Mode::Speculative | Mode::Lifecycle => {
@@ -46,10 +50,25 @@ pub fn lacks(case: &Case, h: &HyperParams, inputs: &Inputs) -> Option<String> {
     }
 }
 
+/// A network of either kind.
+enum Body {
+    Plain(Network),
+    Block(BlockNetwork),
+}
+
+impl Body {
+    fn hparams(&self) -> &HyperParams {
+        match self {
+            Self::Plain(network) => network.hparams(),
+            Self::Block(network) => network.hparams(),
+        }
+    }
+}
+
 /// A model that stays open while the cells that follow need it.
 pub(super) struct Loaded {
     path: PathBuf,
-    network: Network,
+    network: Body,
     load_seconds: f64,
 }
 
@@ -67,7 +86,10 @@ pub(super) fn execute(cell: &JobCell, loaded: &mut Option<Loaded>) -> Result<(),
     if loaded.as_ref().is_none_or(|l| l.path != cell.path) {
         let started = Instant::now();
         let model = Model::open(&cell.path).map_err(input)?;
-        let network = Network::open(&model).map_err(failed)?;
+        let network = match model.hparams.block {
+            Some(_) => Body::Block(BlockNetwork::open(&model).map_err(failed)?),
+            None => Body::Plain(Network::open(&model).map_err(failed)?),
+        };
         let load_seconds = started.elapsed().as_secs_f64();
         *loaded = Some(Loaded { path: cell.path.clone(), network, load_seconds });
     }
@@ -77,11 +99,12 @@ pub(super) fn execute(cell: &JobCell, loaded: &mut Option<Loaded>) -> Result<(),
     }
     let mut writer = CaptureWriter::new(network.hparams().n_vocab);
     let started = Instant::now();
-    match cell.id.case.mode {
-        Mode::Sparse | Mode::Generate if !network.hparams().causal => {
+    match (network, cell.id.case.mode) {
+        (Body::Block(network), _) => oracle_block::execute(network, cell, &reference, &mut writer)?,
+        (Body::Plain(network), Mode::Sparse | Mode::Generate) if !network.hparams().causal => {
             steps(network, cell, &reference, &mut writer)?;
         }
-        _ => sequence(network, cell, &reference, &mut writer)?,
+        (Body::Plain(network), _) => sequence(network, cell, &reference, &mut writer)?,
     }
     let timings = [("load", *load_seconds), ("compute", started.elapsed().as_secs_f64())];
     let meta = meta(cell, timings.map(|(name, seconds)| (name.to_owned(), seconds)).into());
@@ -108,6 +131,11 @@ fn sequence(
     let mut cache = network.cache_stored_as(fed, stored);
     let request = Request { rows: Rows::Only(&rows), window, ..Request::new(&tokens[..fed]) };
     let pass = network.forward(&mut cache, request).map_err(failed)?;
+    if reference.routing().is_some() {
+        let mut routings = Routings::default();
+        routings.push(0..fed, &pass.routing);
+        routings.write(writer, network.hparams());
+    }
     for (i, (&position, &step)) in reference.positions().iter().zip(reference.step()).enumerate() {
         writer.row(position, step, pass.logits.row(i));
     }
@@ -118,7 +146,7 @@ fn sequence(
         writer.step_rows(rows);
     }
     for (layer, kv) in pass.kv.iter().enumerate().take(reference.layers_of(KvSet::BeforeStoring)) {
-        writer.layer_before_storing(layer, &kv.k, &kv.v, shape(network.hparams(), kv));
+        writer.layer_before_storing(layer, &kv.k, &kv.v, shape(network.hparams(), layer, kv.k.len()));
     }
     Ok(())
 }
@@ -158,20 +186,23 @@ fn steps(
     let rows = reference.step_rows().cloned().unwrap_or_default();
     let mut by_step: Vec<LayerKv> = vec![LayerKv::default(); reference.layers_of(KvSet::Steps)];
     let mut before: Vec<LayerKv> = vec![LayerKv::default(); reference.layers_of(KvSet::BeforeStoring)];
-    let width = h.kv_width();
+    let mut routings = Routings::default();
     let generated = masked::generate(network, &inputs.prompt, plan, Some(&given), |step| {
         for (i, &position) in step.masked.iter().enumerate() {
             let read = if h.shift_logits { position.saturating_sub(1) } else { position };
             writer.row(int(read), int(step.step), step.logits.row(i));
         }
         let of_step = rows.step.iter().zip(&rows.position).filter(|(at, _)| **at == int(step.step));
+        routings.push(step.active.iter().copied(), step.routing);
         for position in of_step.filter_map(|(_, &position)| usize::try_from(position).ok()) {
-            for (all, held) in by_step.iter_mut().zip(step.cache.layers()) {
+            for (layer, (all, held)) in by_step.iter_mut().zip(step.cache.layers()).enumerate() {
+                let width = h.layer(layer).kv_width();
                 all.k.extend(held.k.get(position * width..(position + 1) * width).unwrap_or_default());
                 all.v.extend(held.v.get(position * width..(position + 1) * width).unwrap_or_default());
             }
         }
-        for (all, computed) in before.iter_mut().zip(step.kv) {
+        for (layer, (all, computed)) in before.iter_mut().zip(step.kv).enumerate() {
+            let width = h.layer(layer).kv_width();
             for (all, computed) in [(&mut all.k, &computed.k), (&mut all.v, &computed.v)] {
                 all.resize(step.tokens.len() * width, 0.0);
                 for (row, position) in computed.chunks_exact(width).zip(step.active) {
@@ -184,25 +215,29 @@ fn steps(
     writer.tokens(&signed(&generated.tokens));
     writer.unmask(unmask);
     for (layer, kv) in before.iter().enumerate() {
-        writer.layer_before_storing(layer, &kv.k, &kv.v, shape(h, kv));
+        writer.layer_before_storing(layer, &kv.k, &kv.v, shape(h, layer, kv.k.len()));
     }
     if !by_step.is_empty() {
-        if by_step.iter().any(|kv| kv.k.len() != rows.step.len() * width) {
+        let whole =
+            |(layer, kv): (usize, &LayerKv)| kv.k.len() == rows.step.len() * h.layer(layer).kv_width();
+        if !by_step.iter().enumerate().all(whole) {
             return Err(input("the reference has keys and values of steps or positions that there are not"));
         }
         writer.step_rows(&rows);
         for (layer, kv) in by_step.iter().enumerate() {
-            writer.layer_by_step(layer, &kv.k, &kv.v, shape(h, kv));
+            writer.layer_by_step(layer, &kv.k, &kv.v, shape(h, layer, kv.k.len()));
         }
     }
     match cache {
         // Without a cache the reference's keys and values are of the finished sequence.
         CacheUse::None => {
             let pass = network.full(&generated.tokens, Rows::Only(&[])).map_err(failed)?;
+            routings.push(0..generated.tokens.len(), &pass.routing);
             layers(writer, h, &pass.kv);
         }
         CacheUse::Full | CacheUse::Sparse(_) => layers(writer, h, generated.cache.layers()),
     }
+    routings.write(writer, h);
     Ok(())
 }
 
@@ -217,15 +252,41 @@ fn trajectory(path: &Path, unmask: &Unmask) -> Result<Vec<masked::Replay>, Failu
     Ok(step?.into_iter().zip(position?).zip(token?).map(replay).collect())
 }
 
-fn layers(writer: &mut CaptureWriter, h: &HyperParams, kv: &[LayerKv]) {
-    for layer in kv {
-        let shape = shape(h, layer);
+pub(super) fn layers(writer: &mut CaptureWriter, h: &HyperParams, kv: &[LayerKv]) {
+    for (i, layer) in kv.iter().enumerate() {
+        let shape = shape(h, i, layer.k.len());
         writer.layer(&layer.k, shape, &layer.v, shape);
     }
 }
 
-fn shape(h: &HyperParams, kv: &LayerKv) -> [usize; 3] {
-    [kv.k.len() / h.kv_width(), h.n_head_kv, h.head_dim]
+/// What the routers of experts decided, pass by pass.
+#[derive(Default)]
+pub(super) struct Routings {
+    rows: StepRows,
+    layers: Vec<LayerRouting<f64>>,
+    passes: usize,
+}
+
+impl Routings {
+    /// Adds a pass over these positions.
+    pub(super) fn push(&mut self, positions: impl Iterator<Item = usize>, routing: &[Routing]) {
+        for position in positions.filter(|_| !routing.is_empty()) {
+            self.rows.step.push(int(self.passes));
+            self.rows.position.push(int(position));
+        }
+        self.passes += 1;
+        self.layers.resize(routing.len(), LayerRouting { logits: Vec::new(), chosen: Vec::new() });
+        for (all, new) in self.layers.iter_mut().zip(routing) {
+            all.logits.extend_from_slice(&new.logits);
+            all.chosen.extend(new.chosen.iter().map(|&expert| int(expert)));
+        }
+    }
+
+    pub(super) fn write(self, writer: &mut CaptureWriter, h: &HyperParams) {
+        if let Some(experts) = h.experts.filter(|_| !self.layers.is_empty()) {
+            writer.routing(&self.rows, experts.count, experts.used, &self.layers);
+        }
+    }
 }
 
 fn meta(cell: &JobCell, timings: BTreeMap<String, f64>) -> CaptureMeta {
@@ -266,11 +327,11 @@ pub fn oracle_build() -> BuildInfo {
     BuildInfo { name: ORACLE.to_owned(), version, ..BuildInfo::default() }
 }
 
-fn input(message: impl ToString) -> Failure {
+pub(super) fn input(message: impl ToString) -> Failure {
     Failure { kind: FailureKind::Input, message: message.to_string() }
 }
 
-fn failed(error: oracle::Error) -> Failure {
+pub(super) fn failed(error: oracle::Error) -> Failure {
     use oracle::Error as E;
     let kind = match error {
         E::Unsupported(_) => FailureKind::Unsupported,

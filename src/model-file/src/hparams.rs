@@ -9,6 +9,7 @@
 
 use std::fmt;
 
+use crate::block::BlockDiffusion;
 use crate::error::{Error, quoted};
 use crate::gguf::GgufFile;
 
@@ -29,12 +30,22 @@ pub enum Architecture {
     Gemma3,
     /// Masked diffusion with a mixture of experts: bidirectional, queries and keys normalised head by head.
     LladaMoe,
+    /// Block diffusion: a canvas denoised after a prompt that is encoded causally, with a mixture of experts.
+    DiffusionGemma,
 }
 
 impl Architecture {
     /// All of them.
-    pub const ALL: [Self; 7] =
-        [Self::Dream, Self::Llada, Self::Qwen2, Self::Llama, Self::Qwen3, Self::Gemma3, Self::LladaMoe];
+    pub const ALL: [Self; 8] = [
+        Self::Dream,
+        Self::Llada,
+        Self::Qwen2,
+        Self::Llama,
+        Self::Qwen3,
+        Self::Gemma3,
+        Self::LladaMoe,
+        Self::DiffusionGemma,
+    ];
 
     /// The name in `general.architecture` and `diffuse.model_type`.
     pub const fn name(self) -> &'static str {
@@ -46,6 +57,7 @@ impl Architecture {
             Self::Qwen3 => "qwen3",
             Self::Gemma3 => "gemma3",
             Self::LladaMoe => "llada-moe",
+            Self::DiffusionGemma => "diffusion-gemma",
         }
     }
 
@@ -71,22 +83,22 @@ impl Architecture {
 
     /// Whether queries and keys are normalised head by head before RoPE turns them.
     pub const fn has_qk_norm(self) -> bool {
-        matches!(self, Self::Qwen3 | Self::Gemma3 | Self::LladaMoe)
+        matches!(self, Self::Qwen3 | Self::Gemma3 | Self::LladaMoe | Self::DiffusionGemma)
     }
 
     /// Whether what attention and the feed-forward part give is normalised before it is added.
     pub const fn has_post_norms(self) -> bool {
-        matches!(self, Self::Gemma3)
+        matches!(self, Self::Gemma3 | Self::DiffusionGemma)
     }
 
     /// Whether the feed-forward part is a mixture of experts.
     pub const fn has_experts(self) -> bool {
-        matches!(self, Self::LladaMoe)
+        matches!(self, Self::LladaMoe | Self::DiffusionGemma)
     }
 
     /// Whether embeddings are scaled by the root of their width.
     pub const fn scales_embedding(self) -> bool {
-        matches!(self, Self::Gemma3)
+        matches!(self, Self::Gemma3 | Self::DiffusionGemma)
     }
 
     /// How RoPE pairs a head's elements in files of this converter.
@@ -267,6 +279,8 @@ pub struct HyperParams {
     pub logit_softcap: Option<f32>,
     /// The mixture of experts in place of the feed-forward part.
     pub experts: Option<Experts>,
+    /// Block diffusion: both phases run over one stack of layers.
+    pub block: Option<BlockDiffusion>,
 }
 
 /// Metadata key of the architecture.
@@ -326,10 +340,10 @@ impl HyperParams {
 }
 
 /// A file with the prefix of its keys.
-struct Keys<'a> {
-    file: &'a GgufFile,
-    architecture: Architecture,
-    convention: Convention,
+pub(crate) struct Keys<'a> {
+    pub(crate) file: &'a GgufFile,
+    pub(crate) architecture: Architecture,
+    pub(crate) convention: Convention,
 }
 
 impl<'a> Keys<'a> {
@@ -359,7 +373,7 @@ impl<'a> Keys<'a> {
         Ok(Self { file, architecture, convention: Convention::LlamaCpp })
     }
 
-    fn key(&self, name: &str) -> String {
+    pub(crate) fn key(&self, name: &str) -> String {
         let prefix = match self.convention {
             Convention::LlamaCpp => self.architecture.name(),
             Convention::Diffuse => DIFFUSE,
@@ -368,13 +382,13 @@ impl<'a> Keys<'a> {
     }
 
     /// A size: u32, required, above zero.
-    fn size(&self, name: &str) -> Result<usize, Error> {
+    pub(crate) fn size(&self, name: &str) -> Result<usize, Error> {
         let key = self.key(name);
         let v = self.file.metadata().u32(&key)?;
         self.positive(&key, v)
     }
 
-    fn opt_size(&self, name: &str) -> Result<Option<usize>, Error> {
+    pub(crate) fn opt_size(&self, name: &str) -> Result<Option<usize>, Error> {
         let key = self.key(name);
         match self.file.metadata().opt_u32(&key)? {
             None => Ok(None),
@@ -382,7 +396,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    fn positive(&self, key: &str, v: u32) -> Result<usize, Error> {
+    pub(crate) fn positive(&self, key: &str, v: u32) -> Result<usize, Error> {
         if v == 0 {
             return Err(self.file.metadata().fault(key, "must be above 0"));
         }
@@ -390,13 +404,16 @@ impl<'a> Keys<'a> {
     }
 
     /// An error about the key `name` under the prefix.
-    fn fault(&self, name: &str, message: impl Into<String>) -> Error {
+    pub(crate) fn fault(&self, name: &str, message: impl Into<String>) -> Error {
         self.file.metadata().fault(&self.key(name), message)
     }
 
     fn read(&self) -> Result<HyperParams, Error> {
         let m = self.file.metadata();
         self.refuse_unsupported()?;
+        if self.architecture == Architecture::DiffusionGemma {
+            return self.read_block();
+        }
 
         let n_layer = self.size("block_count")?;
         let n_embd = self.size("embedding_length")?;
@@ -479,6 +496,7 @@ impl<'a> Keys<'a> {
             query_scalar,
             logit_softcap: self.logit_softcap()?,
             experts,
+            block: None,
         })
     }
 
@@ -507,22 +525,24 @@ impl<'a> Keys<'a> {
         Ok(Some(Windowed { window, layers, n_head_kv, head_dim, rope_base, rope_dim }))
     }
 
-    fn logit_softcap(&self) -> Result<Option<f32>, Error> {
+    pub(crate) fn logit_softcap(&self) -> Result<Option<f32>, Error> {
         let key = self.key("final_logit_softcapping");
         let m = self.file.metadata();
         // 0 stands for none.
         let cap = m.opt_f32(&key)?.filter(|&cap| cap != 0.0);
         match cap {
             Some(cap) if !(cap > 0.0 && cap.is_finite()) => Err(m.fault(&key, "must be above 0 and finite")),
-            Some(_) if self.architecture != Architecture::Gemma3 => Err(m.locate(
-                Error::unsupported(format!("soft-capping is not implemented for {}", self.architecture)),
-                &key,
-            )),
+            Some(_) if !matches!(self.architecture, Architecture::Gemma3 | Architecture::DiffusionGemma) => {
+                Err(m.locate(
+                    Error::unsupported(format!("soft-capping is not implemented for {}", self.architecture)),
+                    &key,
+                ))
+            }
             cap => Ok(cap),
         }
     }
 
-    fn experts(&self) -> Result<Option<Experts>, Error> {
+    pub(crate) fn experts(&self) -> Result<Option<Experts>, Error> {
         if !self.architecture.has_experts() {
             return Ok(None);
         }
@@ -577,7 +597,7 @@ impl<'a> Keys<'a> {
     }
 
     /// The vocabulary's size, from the first of: `vocab_size`, the token list, the embedding's rows.
-    fn n_vocab(&self) -> Result<usize, Error> {
+    pub(crate) fn n_vocab(&self) -> Result<usize, Error> {
         let m = self.file.metadata();
         let declared = self.opt_size("vocab_size")?;
         let listed = m.opt_array_str(TOKENS_KEY)?.map(<[String]>::len);
@@ -601,7 +621,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    fn token(&self, key: &str, n_vocab: usize) -> Result<Option<u32>, Error> {
+    pub(crate) fn token(&self, key: &str, n_vocab: usize) -> Result<Option<u32>, Error> {
         let m = self.file.metadata();
         match m.opt_u32(key)? {
             Some(id) if id as usize >= n_vocab => {
@@ -611,7 +631,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    fn mask_token(&self, n_vocab: usize) -> Result<Option<u32>, Error> {
+    pub(crate) fn mask_token(&self, n_vocab: usize) -> Result<Option<u32>, Error> {
         const KEY: &str = "tokenizer.ggml.mask_token_id";
         let standard = self.token(KEY, n_vocab)?;
         if self.convention == Convention::LlamaCpp {

@@ -5,6 +5,7 @@
 //! | [`gguf`] | the container: a reader that trusts nothing in the file, and an atomic writer |
 //! | [`tensor_type`] | ggml's tensor types with their block sizes |
 //! | [`hparams`] | hyper-parameters, from llama.cpp's keys and from the `diffuse.` converter's |
+//! | [`block`] | what block diffusion adds to them |
 //! | [`model`] | which tensors a model must have and in which shapes; [`Model::open`] checks all of it |
 //! | [`mod@generate`] | seeded two-layer models whose bytes are the same on every platform |
 //! | [`quant`] | values to and from ggml's block formats |
@@ -15,6 +16,7 @@
 //! A file that cannot be right is refused here, so that no arm of a comparison has to guess.
 #![deny(unsafe_code)]
 
+pub mod block;
 mod byte_level;
 mod error;
 pub mod generate;
@@ -26,8 +28,9 @@ pub mod requantize;
 pub mod tensor_type;
 pub mod tokenizer;
 
+pub use block::{BlockDiffusion, EntropyBound};
 pub use error::{Error, ErrorKind};
-pub use generate::{GenerateSpec, generate, presets};
+pub use generate::{BlockSpec, GenerateSpec, generate, presets};
 pub use gguf::{Array, GgufFile, GgufWriter, Mapped, Metadata, TensorInfo, Value};
 pub use hparams::{Architecture, Convention, Experts, HyperParams, LayerShape, RopeKind, Windowed};
 pub use model::{Model, TensorSpec, tensor_table};

@@ -24,6 +24,9 @@ pub struct TensorSpec {
 /// listed for Llama and optional; the Q/K/V biases are required, optional (Llama) or not listed. The matrices of
 /// all experts of a layer are one tensor, one expert after the other.
 pub fn tensor_table(h: &HyperParams) -> Vec<TensorSpec> {
+    if h.block.is_some() {
+        return crate::block::tensor_table(h);
+    }
     let [embd, ff, vocab] = [h.n_embd, h.n_ff, h.n_vocab].map(|n| n as u64);
     let mut table = Vec::new();
     let mut add = |name: String, shape: &[u64], required: bool| {

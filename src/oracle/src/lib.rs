@@ -1,4 +1,5 @@
-//! The oracle: Dream, LLaDA and LLaDA-MoE, Qwen2 and Qwen3, Llama and Gemma 3 in f64, in every cache mode.
+//! The oracle: Dream, LLaDA and LLaDA-MoE, Qwen2 and Qwen3, Llama, Gemma 3 and DiffusionGemma in f64, in every cache
+//! mode.
 //!
 //! It is the third arm of a comparison. It says which of two ggml backends is wrong when they differ, so it
 //! shares the file reader with the runtime and nothing else: it is written from the models' papers, not from
@@ -8,6 +9,7 @@
 //! | module | what it is for |
 //! |---|---|
 //! | [`network`] | [`Network::open`], [`Network::forward`] and the modes as calls of it |
+//! | [`block`] | block diffusion: [`BlockNetwork`], its prompt store and both its phases |
 //! | [`cache`] | the K/V [`Cache`], with storage types emulated ([`Precision`]) |
 //! | [`generate`] | greedy decoding, speculative decoding, layer profiles, masked diffusion |
 //! | [`sampler`] | the dense sampler of a diffusion canvas |
@@ -45,6 +47,7 @@
 pub const REVISION: u32 = 1;
 
 mod attention;
+pub mod block;
 pub mod cache;
 mod error;
 mod experts;
@@ -56,6 +59,7 @@ mod ops;
 mod rope;
 pub mod sampler;
 
+pub use block::{BlockNetwork, CanvasPass, Conditioning, Encoded, Store};
 pub use cache::{Cache, LayerKv, Precision};
 pub use error::Error;
 pub use experts::Routing;

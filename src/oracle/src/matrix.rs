@@ -116,6 +116,30 @@ impl Matrix {
         Ok(())
     }
 
+    /// Rows.
+    pub(crate) fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// `p` `[n, rows]` times this: `[n, cols]`, summed from the first row to the last.
+    pub(crate) fn mix(&self, p: &[f64]) -> Result<Vec<f64>, Error> {
+        let mut out = vec![0.0; p.len() / self.rows * self.cols];
+        let (mut weights, mut scratch) = (Vec::new(), Vec::new());
+        for first in (0..self.rows).step_by(BLOCK) {
+            let rows = BLOCK.min(self.rows - first);
+            weights.resize(rows * self.cols, 0.0);
+            self.decode(first, &mut weights, &mut scratch)?;
+            out.par_chunks_mut(self.cols).zip(p.par_chunks(self.rows)).for_each(|(out, p)| {
+                for (row, p) in weights.chunks_exact(self.cols).zip(&p[first..]) {
+                    for (out, w) in out.iter_mut().zip(row) {
+                        *out += p * w;
+                    }
+                }
+            });
+        }
+        Ok(out)
+    }
+
     /// `x` `[n, cols]` times the transpose, plus `bias` `[rows]`: `[n, rows]`.
     pub(crate) fn apply(&self, x: &[f64], bias: Option<&[f64]>) -> Result<Vec<f64>, Error> {
         self.apply_rows(0..self.rows, x, bias)

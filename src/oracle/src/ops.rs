@@ -23,6 +23,11 @@ pub(crate) fn swiglu(gate: &mut [f64], up: &[f64]) {
     gate.par_iter_mut().zip(up).for_each(|(g, u)| *g = *g / (1.0 + (-*g).exp()) * u);
 }
 
+/// RMS norm of each row of `width` elements without a weight.
+pub(crate) fn rms_norm_plain(x: &[f64], width: usize, eps: f64) -> Vec<f64> {
+    rms_norm(x, &vec![1.0; width], eps)
+}
+
 /// GEGLU's product: `gate <- gelu(gate) * up`, element by element, with the hyperbolic tangent's approximation of the
 /// normal distribution (Shazeer 2020, <https://arxiv.org/abs/2002.05202>; Hendrycks and Gimpel 2016,
 /// <https://arxiv.org/abs/1606.08415>).

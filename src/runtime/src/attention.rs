@@ -25,6 +25,9 @@ pub(crate) enum Kv<'a> {
         /// How many of the rows, from the first.
         stored: usize,
     },
+    /// The first `held` rows of the cache are read before the graph's own, which are not stored; in a windowed layer
+    /// the last `window - 1` of them.
+    Held { cache: &'a KvCache, held: usize },
 }
 
 /// What self-attention has beside its projections.
@@ -109,6 +112,9 @@ impl Builder<'_> {
     /// Writes the new rows into the cache, if there is one, and returns what attention reads:
     /// `[head_dim, kv_heads, n_kv]` each.
     fn through_cache(&self, k: Tensor, v: Tensor, layer: usize) -> Result<(Tensor, Tensor), Error> {
+        if let Kv::Held { cache, held } = &self.kv {
+            return Ok(self.after_held(k, v, cache, *held, layer));
+        }
         let Kv::Cached { cache, n_kv, scatter, stored } = &self.kv else {
             if self.kv_type == DType::F32 {
                 return Ok((k, v));
@@ -135,6 +141,33 @@ impl Builder<'_> {
             Ok(self.ctx.view_3d(store, [head, kv_heads, as_i64(*n_kv)], [head_bytes, row], 0))
         };
         Ok((through(&k, &cache.k[layer], "k")?, through(&v, &cache.v[layer], "v")?))
+    }
+
+    /// What the cache holds, and the new rows after it.
+    fn after_held(
+        &self,
+        k: Tensor,
+        v: Tensor,
+        cache: &KvCache,
+        held: usize,
+        layer: usize,
+    ) -> (Tensor, Tensor) {
+        let shape = self.hparams.layer(layer);
+        let first = shape.window.map_or(0, |window| (held + 1).saturating_sub(window));
+        if first >= held {
+            return (k, v);
+        }
+        let ne = [as_i64(shape.head_dim), as_i64(shape.n_head_kv), as_i64(held - first)];
+        let join = |new: Tensor, store: &Tensor, what: &str| {
+            let row = store.nb()[1];
+            let rows = self.ctx.view_3d(store, ne, [row / shape.n_head_kv, row], first * row);
+            let rows = match store.dtype() {
+                DType::F32 => rows,
+                _ => named(self.ctx.cast(&rows, DType::F32), &format!("{what}_held"), layer),
+            };
+            named(self.ctx.concat(&rows, &new, 2), &format!("{what}_joined"), layer)
+        };
+        (join(k, &cache.k[layer], "k"), join(v, &cache.v[layer], "v"))
     }
 
     /// `softmax(K^T Q scale + mask) V`: `q [head_dim, n, heads]`, `k` and `v`

@@ -39,8 +39,9 @@ pub(crate) struct Builder<'a> {
     /// `capture` is set.
     pub(crate) captured: Vec<(Tensor, Tensor)>,
     pub(crate) capture: bool,
-    /// What the routers of experts decided, layer by layer, marked as outputs likewise.
+    /// What the routers of experts decided, layer by layer, marked as outputs where `keep_routing` is set.
     pub(crate) routed: Vec<Routed>,
+    pub(crate) keep_routing: bool,
     /// The type that attention reads keys and values in where there is no cache.
     pub(crate) kv_type: DType,
     /// Layers that are left out.

@@ -2,6 +2,7 @@
 //! cache.
 
 use crate::cache::overwrite;
+use crate::canvas::Phase;
 use crate::error::Error;
 use crate::session::{Logits, Request, Rows, Session};
 
@@ -59,7 +60,8 @@ impl Session {
         cached: Option<usize>,
     ) -> Result<Logits, Error> {
         let keep_kv = self.recorded.is_some();
-        let request = Request { tokens, positions, rows, cached, keep_kv, keep_residuals: false };
+        let request =
+            Request { tokens, positions, rows, cached, keep_kv, keep_residuals: false, phase: Phase::Plain };
         let pass = self.compute(&request)?;
         let h = &self.hparams;
         if let Some(recorded) = &mut self.recorded {

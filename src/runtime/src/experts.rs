@@ -17,6 +17,15 @@ pub struct Routing {
     pub chosen: Vec<i32>,
 }
 
+/// What the routers of all layers decided in one graph.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RoutedPass {
+    /// The position of each token.
+    pub positions: Vec<usize>,
+    /// Layer by layer, of those that have experts and were not left out.
+    pub layers: Vec<Routing>,
+}
+
 /// The tensors that hold it.
 pub(crate) struct Routed {
     /// F32 `[experts, n]`.
@@ -55,10 +64,10 @@ impl Builder<'_> {
         layer: usize,
     ) -> Result<Tensor, Error> {
         let [count, used, n] = [experts.count, experts.used, self.n].map(as_i64);
-        let logits = if self.capture { logits.clone().output() } else { logits.clone() };
+        let logits = if self.keep_routing { logits.clone().output() } else { logits.clone() };
         let probabilities = named(self.ctx.soft_max(&logits, None, 1.0), "router_soft_max", layer);
         let order = named(self.ctx.argsort(&probabilities)?, "router_order", layer);
-        let order = if self.capture { order.output() } else { order };
+        let order = if self.keep_routing { order.output() } else { order };
         self.routed.push(Routed { logits, order: order.clone() });
         let chosen = self.ctx.view_2d(&order, [used, n], order.nb()[1], 0);
 
@@ -67,7 +76,17 @@ impl Builder<'_> {
         if experts.normalised {
             let flat = self.ctx.reshape_2d(&weights, [used, n]);
             let sums = named(self.ctx.sum_rows(&flat)?, "expert_weights_sum", layer);
-            let share = named(self.ctx.div(&flat, &sums)?, "expert_weights_norm", layer);
+            let given = match self.weights.find(&format!("blk.{layer}.ffn_down_exps.scale")) {
+                // A factor of each expert, which the sum does not count.
+                Some(factors) => {
+                    let scaled = named(self.ctx.mul(&probabilities, factors), "expert_factors", layer);
+                    let scaled = self.ctx.reshape_3d(&scaled, [1, count, n]);
+                    let given = named(self.ctx.get_rows(&scaled, &chosen), "expert_weights_scaled", layer);
+                    self.ctx.reshape_2d(&given, [used, n])
+                }
+                None => flat,
+            };
+            let share = named(self.ctx.div(&given, &sums)?, "expert_weights_norm", layer);
             weights = self.ctx.reshape_3d(&share, [1, used, n]);
         }
 
@@ -76,8 +95,20 @@ impl Builder<'_> {
             Ok(named(self.ctx.mul_mat_id(matrices, x, &chosen)?, what, layer))
         };
         let columns = self.ctx.reshape_3d(x, [x.ne()[0], 1, n]);
-        let gated = self.gate(&product(&columns, "ffn_gate_exps")?, gate, layer)?;
-        let up = product(&columns, "ffn_up_exps")?;
+        let (opened, up) = match self.weights.find(&format!("blk.{layer}.ffn_gate_up_exps.weight")) {
+            // Both in one matrix, the gate's rows first.
+            Some(_) => {
+                let both = product(&columns, "ffn_gate_up_exps")?;
+                let (width, nb) = (both.ne()[0] / 2, both.nb());
+                let half = |offset: usize, what: &str| {
+                    let view = self.ctx.view_3d(&both, [width, used, n], [nb[1], nb[2]], offset);
+                    named(self.ctx.cont(&view), what, layer)
+                };
+                (half(0, "ffn_gate_part"), half(nb[1] / 2, "ffn_up_part"))
+            }
+            None => (product(&columns, "ffn_gate_exps")?, product(&columns, "ffn_up_exps")?),
+        };
+        let gated = self.gate(&opened, gate, layer)?;
         let hidden = named(self.ctx.mul(&gated, &up), "ffn_gated", layer);
         let given = product(&hidden, "ffn_down_exps")?;
         let weighted = named(self.ctx.mul(&given, &weights), "expert_weighted", layer);

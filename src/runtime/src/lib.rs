@@ -10,6 +10,7 @@
 mod attention;
 mod blocks;
 mod cache;
+mod canvas;
 pub mod dense_sampler;
 mod device;
 mod diffusion;
@@ -30,7 +31,7 @@ mod weights;
 pub use cache::{KvType, LayerKv};
 pub use device::DeviceRequest;
 pub use error::Error;
-pub use experts::Routing;
+pub use experts::{RoutedPass, Routing};
 pub use fault::Fault;
 pub use memory::peak_resident_bytes;
 pub use pins::{Pins, Unit, UnitError};

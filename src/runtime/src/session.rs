@@ -7,11 +7,12 @@ use model_file::{HyperParams, Model};
 use serde::{Deserialize, Serialize};
 
 use crate::attention::Kv;
-use crate::blocks::Builder;
+use crate::blocks::{Builder, named};
 use crate::cache::{KvCache, KvType, LayerKv, as_i64};
+use crate::canvas::{Conditioning, Phase, unified_mask};
 use crate::device::{DeviceRequest, Selected};
 use crate::error::Error;
-use crate::experts::{Routed, Routing};
+use crate::experts::{Routed, RoutedPass, Routing};
 use crate::fault::Fault;
 use crate::masks::{self, Masks, causal_mask, hide};
 use crate::models::{self, Decoder};
@@ -111,7 +112,8 @@ pub struct FullPass {
     /// The residual stream before the first layer and after each, `[n_tokens, n_embd]` row-major; empty where
     /// it was not asked for.
     pub residuals: Vec<Vec<f32>>,
-    /// What the routers of experts decided, layer by layer; empty where keys and values are, or there are no experts.
+    /// What the routers of experts decided, layer by layer; empty where there are none, or neither this nor keys and
+    /// values were asked for.
     pub routing: Vec<Routing>,
 }
 
@@ -128,6 +130,8 @@ pub(crate) struct Request<'a> {
     pub(crate) keep_kv: bool,
     /// Whether the residual stream is wanted.
     pub(crate) keep_residuals: bool,
+    /// The phase of block diffusion.
+    pub(crate) phase: Phase,
 }
 
 /// A model on a device.
@@ -147,8 +151,12 @@ pub struct Session {
     skip: Vec<usize>,
     /// Keys and values as they were before they were stored, where they are to be recorded.
     pub(crate) recorded: Option<Vec<LayerKv>>,
+    /// What routers decided in every graph, where that is to be recorded.
+    routed: Option<Vec<RoutedPass>>,
     /// Sees every graph, where somebody wants to.
     recorder: Option<Recorder>,
+    /// What canvases are conditioned on, in block diffusion.
+    pub(crate) conditioning: Option<Conditioning>,
 }
 
 impl Session {
@@ -183,6 +191,13 @@ impl Session {
             )));
         }
         let weights = Weights::load(ggml, model, &selected, options.layers)?;
+        let conditioning = match model.hparams.block {
+            Some(_) => {
+                let device = if weights.meant_for_cpu(0) { selected.cpu } else { selected.device };
+                Some(Conditioning::load(ggml, model, device.buffer_type())?)
+            }
+            None => None,
+        };
         let scheduler = scheduler(&selected, &model.hparams, &options)?;
         Ok(Self {
             ggml,
@@ -198,7 +213,9 @@ impl Session {
             set_rows,
             skip: Vec::new(),
             recorded: None,
+            routed: None,
             recorder: None,
+            conditioning,
         })
     }
 
@@ -215,10 +232,25 @@ impl Session {
         Ok(())
     }
 
+    /// The build.
+    pub(crate) fn ggml(&self) -> &'static Ggml {
+        self.ggml
+    }
+
     /// The model's hyper-parameters.
     #[must_use]
     pub fn hparams(&self) -> &HyperParams {
         &self.hparams
+    }
+
+    /// Records what the routers of experts decide in every graph from now on.
+    pub fn record_routing(&mut self) {
+        self.routed = Some(Vec::new());
+    }
+
+    /// What was recorded since [`record_routing`](Self::record_routing), graph by graph; recording ends.
+    pub fn take_routing(&mut self) -> Vec<RoutedPass> {
+        self.routed.take().unwrap_or_default()
     }
 
     /// The type of the K/V cache.
@@ -286,12 +318,13 @@ impl Session {
     #[must_use]
     pub fn buffers(&self) -> Vec<BufferUse> {
         let cache = self.cache.iter().flat_map(|c| c.buffers());
+        let conditioning = self.conditioning.iter().flat_map(Conditioning::buffers);
         let compute = self.scheduler.backends().iter().enumerate().map(|(i, backend)| BufferUse {
             buffer: backend.device().buffer_type().name(),
             purpose: Purpose::Compute,
             bytes: self.scheduler.compute_bytes(i) as u64,
         });
-        self.weights.buffers().iter().chain(cache).cloned().chain(compute).collect()
+        self.weights.buffers().iter().chain(cache).chain(conditioning).cloned().chain(compute).collect()
     }
 
     /// One forward pass over `tokens` without a cache, in which every token sees every other (masked
@@ -301,8 +334,15 @@ impl Session {
     /// When a token is outside the vocabulary, or ggml fails.
     pub fn full(&mut self, tokens: &[u32], rows: Rows<'_>, keep_kv: bool) -> Result<FullPass, Error> {
         let positions: Vec<usize> = (0..tokens.len()).collect();
-        let request =
-            Request { tokens, positions: &positions, rows, cached: None, keep_kv, keep_residuals: false };
+        let request = Request {
+            tokens,
+            positions: &positions,
+            rows,
+            cached: None,
+            keep_kv,
+            keep_residuals: false,
+            phase: Phase::Plain,
+        };
         self.compute(&request)
     }
 
@@ -393,8 +433,15 @@ impl Session {
             let positions: Vec<usize> = (from..from + piece.len()).collect();
             let cached = Some(from + piece.len());
             let keep_kv = self.recorded.is_some();
-            let request =
-                Request { tokens: piece, positions: &positions, rows, cached, keep_kv, keep_residuals };
+            let request = Request {
+                tokens: piece,
+                positions: &positions,
+                rows,
+                cached,
+                keep_kv,
+                keep_residuals,
+                phase: Phase::Plain,
+            };
             let pass = self.compute(&request)?;
             if let Some(recorded) = &mut self.recorded {
                 crate::cache::append(recorded, &pass.kv);
@@ -476,8 +523,9 @@ impl Session {
         request: &Request<'_>,
         mut walker: Option<&mut dyn Walker>,
     ) -> Result<FullPass, Error> {
-        let Request { tokens, positions: at, rows, cached, keep_kv, keep_residuals } = *request;
+        let Request { tokens, positions: at, rows, cached, keep_kv, keep_residuals, phase } = *request;
         self.check_tokens(tokens, rows)?;
+        self.check_phase(phase)?;
         let n = tokens.len();
         let n_kv = cached.unwrap_or(n);
         let size = graph_size(&self.hparams);
@@ -486,7 +534,7 @@ impl Session {
 
         let token_input = Builder::input(&ctx, DType::I32, &[as_i64(n)], "tokens");
         let positions = Builder::input(&ctx, DType::I32, &[as_i64(n)], "positions");
-        let masks = self.masks(&ctx, at, n_kv);
+        let masks = self.masks(&ctx, at, n_kv, phase);
         let wanted: Option<Vec<i32>> = match rows {
             Rows::All => None,
             Rows::Last => Some(vec![index(n - 1)]),
@@ -498,12 +546,16 @@ impl Session {
             .map(|w| Builder::input(&ctx, DType::I32, &[as_i64(w.len())], "rows"));
         let planted = self.options.planted;
         let stored = Fault::stored(planted, n, n_kv);
+        let keep_routing = keep_kv || self.routed.is_some();
         let scatter = match cached {
             Some(_) => Some(Scatter::choose(&ctx, &at[..stored], n_kv, self.options.kv, self.set_rows)?),
             None => None,
         };
         let kv = match (&self.cache, &scatter) {
             (Some(cache), Some(scatter)) => Kv::Cached { cache, n_kv, scatter, stored },
+            (Some(cache), None) if matches!(phase, Phase::Canvas { .. }) => {
+                Kv::Held { cache, held: cache.used }
+            }
             _ => Kv::Fresh,
         };
         let mut b = Builder {
@@ -518,6 +570,7 @@ impl Session {
             kv,
             captured: Vec::new(),
             capture: keep_kv,
+            keep_routing,
             routed: Vec::new(),
             kv_type: self.options.kv.dtype(),
             skip: &self.skip,
@@ -525,7 +578,10 @@ impl Session {
             planted,
         };
         let x = b.embed(&token_input);
-        let x = self.decoder.layers(&mut b, x)?;
+        let x = match phase {
+            Phase::Plain => self.decoder.layers(&mut b, x)?,
+            _ => models::block_layers(&mut b, x, phase, self.conditioning.as_ref())?,
+        };
         // No row is wanted of a micro-batch before the last: its cache writes are all that counts.
         let logits = if wanted.as_ref().is_some_and(Vec::is_empty) {
             b.graph.expand(&x);
@@ -533,6 +589,10 @@ impl Session {
         } else {
             let logits = b.logits(&x, row_input.as_ref())?;
             b.graph.expand(&logits);
+            if let Some(conditioning) = self.conditioning.as_ref().filter(|_| phase.canvas(n).is_some()) {
+                let kept = b.ctx.cpy(&logits, conditioning.logits());
+                b.graph.expand(&named(kept, "conditioning_store", self.hparams.n_layer));
+            }
             Some(logits)
         };
         let Builder { graph, captured, residuals, routed, .. } = b;
@@ -569,25 +629,51 @@ impl Session {
         let sent: usize = inputs.into_iter().flatten().chain(masks.tensors()).map(Tensor::bytes).sum();
         let outputs = captured.iter().filter(|_| keep_kv).flat_map(|(k, v)| [k, v]).chain(&logits);
         let outputs = outputs.chain(residuals.iter().flatten());
-        let decided: usize = routed.iter().filter(|_| keep_kv).map(Routed::bytes).sum();
+        let decided: usize = routed.iter().filter(|_| keep_routing).map(Routed::bytes).sum();
         self.traffic.get_mut().graph(sent, outputs.map(Tensor::bytes).sum::<usize>() + decided);
 
         let read = |(k, v): &(Tensor, Tensor)| Ok(LayerKv { k: k.read_f32()?, v: v.read_f32()? });
         let kv = captured.iter().filter(|_| keep_kv).map(read).collect::<Result<_, Error>>()?;
         let values = logits.map_or(Ok(Vec::new()), |logits| logits.read_f32())?;
         let residuals = residuals.iter().flatten().map(Tensor::read_f32).collect::<Result<_, _>>()?;
-        let routing = match self.hparams.experts.filter(|_| keep_kv) {
+        let routing = match self.hparams.experts.filter(|_| keep_routing) {
             Some(experts) => routed.iter().map(|r| r.read(experts)).collect::<Result<_, _>>()?,
             None => Vec::new(),
         };
+        if let Some(passes) = self.routed.as_mut().filter(|_| !routing.is_empty()) {
+            passes.push(RoutedPass { positions: at.to_vec(), layers: routing.clone() });
+        }
         Ok(FullPass { logits: Logits { vocab: self.hparams.n_vocab, values }, kv, residuals, routing })
     }
 
-    /// What tokens at these positions see of `n_kv` ones: where the model is causal, nothing after themselves.
-    fn masks(&self, ctx: &Context, positions: &[usize], n_kv: usize) -> Masks {
+    /// Block diffusion goes in phases, and nothing else does.
+    fn check_phase(&self, phase: Phase) -> Result<(), Error> {
+        if self.conditioning.is_some() == (phase != Phase::Plain) {
+            return Ok(());
+        }
+        let name = self.hparams.architecture.name();
+        Err(Error::Input(match phase {
+            Phase::Plain => {
+                format!("architecture {name} computes a prompt or a canvas, each in a way of its own")
+            }
+            _ => format!("architecture {name} has no canvas"),
+        }))
+    }
+
+    /// What tokens at these positions see of `n_kv` ones: where the model or the phase is causal, nothing after
+    /// themselves. A canvas sees everything that it is given.
+    fn masks(&self, ctx: &Context, positions: &[usize], n_kv: usize, phase: Phase) -> Masks {
         let n_layer = self.hparams.n_layer;
         let mut masks = Masks::new(self.options.attention, positions.len(), n_kv, n_layer);
-        if !self.decoder.causal {
+        if let Phase::Unified { prompt, .. } = phase {
+            for (name, windowed) in [("mask", false), ("mask_window", true)] {
+                let window = self.hparams.windowed.as_ref().map(|w| w.window).filter(|_| windowed);
+                let layers = (0..n_layer).filter(|&l| self.hparams.layer(l).window.is_some() == windowed);
+                masks.add(ctx, name, layers, || unified_mask(prompt, positions.len() - prompt, window));
+            }
+            return masks;
+        }
+        if !self.decoder.causal && phase != Phase::Encode {
             return masks;
         }
         let last = n_layer - 1;

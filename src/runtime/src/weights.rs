@@ -159,6 +159,7 @@ fn layer_of(name: &str, hparams: &HyperParams) -> usize {
     match name.strip_prefix("blk.").and_then(|rest| rest.split('.').next()).and_then(|n| n.parse().ok()) {
         Some(layer) => layer,
         None if name == "token_embd.weight" || name == "rope_freqs.weight" => 0,
+        None if name.starts_with("self_cond_") => 0,
         None => hparams.n_layer,
     }
 }

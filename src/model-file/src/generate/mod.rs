@@ -7,6 +7,7 @@
 //!
 //! Matrices are scaled so that activations stay near 1 and logits spread over a few units.
 
+mod block;
 mod numbers;
 mod vocabulary;
 
@@ -20,6 +21,8 @@ use crate::error::Error;
 use crate::gguf::GgufWriter;
 use crate::hparams::{ARCHITECTURE_KEY, DIFFUSE, SHIFT_KEY, TOKENS_KEY};
 use crate::{Architecture, Convention, Experts, HyperParams, TensorType, Windowed, tensor_table};
+
+pub use self::block::BlockSpec;
 
 /// What to generate. Start from a [`preset`](Self::preset) and change fields.
 #[derive(Debug, Clone, PartialEq)]
@@ -76,6 +79,9 @@ pub struct GenerateSpec {
     /// Factor of the feed-forward part's `up` projection, by which `down` is divided: a power of two leaves the
     /// result as it is.
     pub scale_ffn: f32,
+    /// Block diffusion (DiffusionGemma only, which needs it). Heads and RoPE's base above are those of layers without a
+    /// window.
+    pub block: Option<BlockSpec>,
 }
 
 static PRESETS: LazyLock<Vec<GenerateSpec>> = LazyLock::new(|| {
@@ -104,6 +110,7 @@ static PRESETS: LazyLock<Vec<GenerateSpec>> = LazyLock::new(|| {
         scale_k: 1.0,
         scale_residual: 1.0,
         scale_ffn: 1.0,
+        block: None,
     };
     // Nine heads of 64 on three K/V heads: no power of two, not a multiple of a K type's block.
     let wide = |spec: GenerateSpec| GenerateSpec { n_embd: 576, n_ff: 1536, n_head: 9, n_head_kv: 3, ..spec };
@@ -196,6 +203,9 @@ static PRESETS: LazyLock<Vec<GenerateSpec>> = LazyLock::new(|| {
         heads(dream("adv-dream-head-128", 35), 128, 8, 2),
         heads(dream("adv-dream-head-256", 36), 256, 4, 2),
         heads(dream("adv-dream-gqa-12", 37), 64, 24, 2),
+        block::few_experts(base("gen-diffusion-gemma", Architecture::DiffusionGemma, 40), 8),
+        block::few_experts(base("gen-diffusion-gemma-c32", Architecture::DiffusionGemma, 41), 32),
+        block::many_experts(base("gen-diffusion-gemma-e300", Architecture::DiffusionGemma, 42)),
     ]
 });
 
@@ -228,7 +238,7 @@ impl GenerateSpec {
             rope_base: self.rope_base,
             rope_dim: self.head_dim,
             rope_kind: self.architecture.rope_kind(self.convention),
-            causal: !diffusion,
+            causal: !diffusion && self.block.is_none(),
             shift_logits: self.architecture.shifts_logits(),
             mask_token: diffusion.then_some(vocabulary::MASK),
             bos_token: Some(vocabulary::BOS),
@@ -236,15 +246,18 @@ impl GenerateSpec {
             pad_token: Some(vocabulary::PAD),
             tied_head: self.tied,
             has_rope_freqs: self.rope_freqs,
-            windowed: self.window.map(|window| Windowed {
-                window,
-                layers: (0..self.n_layer).map(|layer| layer % 6 < 5).collect(),
-                n_head_kv: self.n_head_kv,
-                head_dim: self.head_dim,
-                rope_base: 10_000.0,
-                rope_dim: self.head_dim,
-            }),
-            query_scalar: None,
+            block: self.block.as_ref().map(|block| block.diffusion),
+            windowed: self.block.as_ref().map(|block| block.windowed.clone()).or(self.window.map(|window| {
+                Windowed {
+                    window,
+                    layers: (0..self.n_layer).map(|layer| layer % 6 < 5).collect(),
+                    n_head_kv: self.n_head_kv,
+                    head_dim: self.head_dim,
+                    rope_base: 10_000.0,
+                    rope_dim: self.head_dim,
+                }
+            })),
+            query_scalar: self.block.as_ref().map(|_| 1),
             logit_softcap: self.logit_softcap,
             experts: self.experts,
         }
@@ -290,10 +303,11 @@ impl GenerateSpec {
             let message = "a head that is the embedding would be scaled too";
             return Err(Error::request(message).field("scale_residual").value(self.scale_residual));
         }
-        if self.rope_freqs && self.architecture != Architecture::Llama {
+        if self.rope_freqs && self.architecture != Architecture::Llama && self.block.is_none() {
             return Err(Error::request("only llama has RoPE factors").field("rope_freqs"));
         }
-        if (self.window.is_some() || self.logit_softcap.is_some())
+        block::check(self)?;
+        if (self.window.is_some() || self.logit_softcap.is_some() && self.block.is_none())
             && self.architecture != Architecture::Gemma3
         {
             return Err(Error::request("only gemma3 has windows and soft-capped logits").field("window"));
@@ -343,7 +357,9 @@ impl GenerateSpec {
             .metadata(key("rope.freq_base"), self.rope_base)
             .metadata(key("rope.dimension_count"), self.head_dim as u32)
             .metadata(key("vocab_size"), self.n_vocab as u32);
-        if self.head_dim * self.n_head != self.n_embd {
+        if let Some(block) = &self.block {
+            w = block::metadata(self, block, w);
+        } else if self.head_dim * self.n_head != self.n_embd {
             w = w
                 .metadata(key("attention.key_length"), self.head_dim as u32)
                 .metadata(key("attention.value_length"), self.head_dim as u32);
@@ -401,6 +417,9 @@ impl GenerateSpec {
             _ => 1.0,
         };
         let bell = |deviation: f64| Values::bell(deviation).times(factor);
+        if let Some(values) = self.block.as_ref().and_then(|_| block::values(self, part, shape)) {
+            return values;
+        }
         match part {
             "token_embd.weight" | "output.weight" => bell(2.0 / (shape[0] as f64).sqrt()),
             "rope_freqs.weight" => Values::ramp(1.0, 8.0),

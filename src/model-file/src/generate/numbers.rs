@@ -31,6 +31,8 @@ pub(super) enum Values {
     Even { middle: f32, scale: f32 },
     /// From the first to the last value in equal steps.
     Ramp { first: f32, last: f32 },
+    /// The first `n` values are `first`, those after them `rest`.
+    Step { n: u64, first: f32, rest: f32 },
 }
 
 impl Values {
@@ -45,6 +47,7 @@ impl Values {
             Self::Bell { scale } => Self::Bell { scale: scale * factor },
             Self::Even { middle, scale } => Self::Even { middle: middle * factor, scale: scale * factor },
             Self::Ramp { first, last } => Self::Ramp { first: first * factor, last: last * factor },
+            Self::Step { n, first, rest } => Self::Step { n, first: first * factor, rest: rest * factor },
         }
     }
 
@@ -75,6 +78,13 @@ impl Values {
             Self::Ramp { first, last } => {
                 let t = if n > 1 { i as f64 / (n - 1) as f64 } else { 0.0 };
                 (f64::from(first) + (f64::from(last) - f64::from(first)) * t) as f32
+            }
+            Self::Step { n: end, first, rest } => {
+                if i < end {
+                    first
+                } else {
+                    rest
+                }
             }
         }
     }

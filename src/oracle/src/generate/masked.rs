@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 
 use crate::generate::{margin, most_likely};
-use crate::{Cache, Error, LayerKv, Logits, Network, Precision, Request, Rows};
+use crate::{Cache, Error, LayerKv, Logits, Network, Precision, Request, Routing, Rows};
 
 /// How many masks go at each step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -124,6 +124,8 @@ pub struct Step<'a> {
     pub active: &'a [usize],
     /// K and V of the active positions in each layer as computed, before the cache rounded them.
     pub kv: &'a [LayerKv],
+    /// What the router of each layer with experts decided for the active positions.
+    pub routing: &'a [Routing],
     /// The cache after the pass; it holds every position.
     pub cache: &'a Cache,
 }
@@ -210,6 +212,7 @@ pub fn generate(
             logits: &logits,
             active: &active,
             kv: &pass.kv,
+            routing: &pass.routing,
             cache: &cache,
         });
 

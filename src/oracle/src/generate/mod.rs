@@ -4,6 +4,8 @@
 //! compared up to the first decision whose margin is within the noise, so margins are in units of logits.
 
 pub mod autoregressive;
+pub mod block;
+pub mod entropy;
 pub mod masked;
 pub mod profile;
 pub mod speculative;

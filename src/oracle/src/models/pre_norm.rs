@@ -135,19 +135,19 @@ pub(crate) struct PreNorm {
 }
 
 /// Looks tensors up by name.
-struct Tensors<'a>(&'a Model);
+pub(super) struct Tensors<'a>(pub(super) &'a Model);
 
 impl Tensors<'_> {
-    fn optional(&self, name: &str) -> Result<Option<Matrix>, Error> {
+    pub(super) fn optional(&self, name: &str) -> Result<Option<Matrix>, Error> {
         Matrix::open(self.0, name)
     }
 
     /// A tensor that opening the model has found.
-    fn matrix(&self, name: &str) -> Result<Matrix, Error> {
+    pub(super) fn matrix(&self, name: &str) -> Result<Matrix, Error> {
         self.optional(name)?.ok_or_else(|| Error::Unsupported(format!("{name} is missing")))
     }
 
-    fn vector(&self, name: &str) -> Result<Vec<f64>, Error> {
+    pub(super) fn vector(&self, name: &str) -> Result<Vec<f64>, Error> {
         self.matrix(name)?.values()
     }
 

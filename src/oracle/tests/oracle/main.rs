@@ -2,6 +2,7 @@
 
 mod anchors;
 mod arithmetic;
+mod block;
 mod generation;
 mod modes;
 mod problems;

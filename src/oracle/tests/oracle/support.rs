@@ -73,6 +73,10 @@ impl Tensors {
         self.bytes(name).into_iter().map(|b| f64::from(f32::from_le_bytes(b))).collect()
     }
 
+    pub(crate) fn bytes_of(&self, name: &str) -> Vec<u8> {
+        self.bytes::<1>(name).concat()
+    }
+
     pub(crate) fn tokens(&self, name: &str) -> Vec<u32> {
         self.bytes(name).into_iter().map(|b| u32::try_from(i32::from_le_bytes(b)).unwrap()).collect()
     }

@@ -1,6 +1,7 @@
 //! From logits to tokens: on the host, in f64, the same for every device and on every platform.
 
 pub mod autoregressive;
+pub mod block;
 pub mod masked;
 pub mod profile;
 pub mod sampler;

@@ -1,6 +1,7 @@
 //! The architectures: one file each, saying what its layers are made of. The oracle has a twin of each file
 //! that shares no code with it.
 
+mod diffusion_gemma;
 mod dream;
 mod gemma3;
 mod llada;
@@ -12,6 +13,7 @@ mod qwen3;
 
 use model_file::Architecture;
 
+pub(crate) use diffusion_gemma::layers as block_layers;
 pub(crate) use pre_norm::Decoder;
 
 /// What layers of `architecture` are made of.
@@ -24,5 +26,7 @@ pub(crate) fn decoder(architecture: Architecture) -> Decoder {
         Architecture::Qwen3 => qwen3::DECODER,
         Architecture::Gemma3 => gemma3::DECODER,
         Architecture::LladaMoe => llada_moe::DECODER,
+        // Its layers are its own; which tokens see which is a matter of the phase.
+        Architecture::DiffusionGemma => Decoder { causal: false, ..Decoder::PLAIN },
     }
 }

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{FullPass, Request, Rows, Session};
 use crate::cache::{KvCache, LayerKv};
+use crate::canvas::Phase;
 use crate::error::Error;
 
 /// What one graph was asked to compute, complete in itself but for the weights and what the cache held.
@@ -168,6 +169,7 @@ impl Session {
             cached: request.cached,
             keep_kv: request.keep_kv,
             keep_residuals: request.keep_residuals,
+            phase: Phase::Plain,
         };
         let done = self.compute_with(&wanted, walker);
         self.skip_layers(&[])?;

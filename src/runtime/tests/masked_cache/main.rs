@@ -3,6 +3,7 @@
 
 mod architectures;
 mod bench;
+mod block;
 mod oracle;
 
 use bench::{alone, ggml, model, nmse, on_cpu, session};
