@@ -184,8 +184,9 @@ fn grid(args: &Args) -> Result<Vec<u32>, Failed> {
             "cell {cell}: option n is {n}, and lengths are what is varied: leave it out"
         )));
     }
-    let least = grid::least(cell.case.mode);
     let mode = cell.case.mode;
+    let least = grid::least(mode)
+        .ok_or_else(|| usage(format!("cell {cell}: mode {mode} reads no context, so it has no depth")))?;
     if args.at.is_empty() && args.max < least {
         return Err(usage(format!("--max is {}, and mode {mode} needs {least} tokens", args.max)));
     }

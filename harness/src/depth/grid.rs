@@ -16,14 +16,21 @@ pub fn standard(least: u32, max: u32) -> Vec<u32> {
     grid
 }
 
-/// The shortest length at which a mode computes anything.
+/// The shortest length at which a mode computes anything; none for a mode that reads no context.
 #[must_use]
-pub const fn least(mode: Mode) -> u32 {
+pub const fn least(mode: Mode) -> Option<u32> {
     match mode {
-        Mode::Prefill | Mode::Decode | Mode::Profile | Mode::Speculative => 1,
+        // Block diffusion has its canvas besides.
+        Mode::Prefill
+        | Mode::Decode
+        | Mode::Profile
+        | Mode::Speculative
+        | Mode::Unified
+        | Mode::PromptKv => Some(1),
         // A part of the prompt goes first; half of the sequence is masks.
-        Mode::Batch | Mode::Full | Mode::FullCache | Mode::Sparse | Mode::Generate => 2,
-        Mode::Lifecycle => 9,
+        Mode::Batch | Mode::Full | Mode::FullCache | Mode::Sparse | Mode::Generate => Some(2),
+        Mode::Lifecycle => Some(9),
+        Mode::Sampler => None,
     }
 }
 

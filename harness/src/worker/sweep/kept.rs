@@ -240,6 +240,7 @@ fn meta(session: &Session, job: &SweepJob, task: &SweepTask) -> CaptureMeta {
         timings: BTreeMap::new(),
         text: None,
         retried: task.lost.clone(),
+        sampler: None,
         notes: vec![format!("item {}", task.id.item)],
         checks: Vec::new(),
     }
