@@ -128,12 +128,21 @@ const COLUMNS: &[Column] = &[
 
 /// The report's cells as CSV with a heading.
 pub fn render(report: &Report) -> String {
-    let heading = COLUMNS.iter().map(|(name, _)| (*name).to_owned()).collect();
-    table(heading, report.cells.iter().map(|cell| COLUMNS.iter().map(|(_, value)| value(cell)).collect()))
+    table(headings().collect(), report.cells.iter().map(|cell| values(cell).collect()))
+}
+
+/// The names of a cell's columns.
+pub(crate) fn headings() -> impl Iterator<Item = String> {
+    COLUMNS.iter().map(|(name, _)| (*name).to_owned())
+}
+
+/// What stands in a cell's columns.
+pub(crate) fn values(cell: &Cell) -> impl Iterator<Item = String> + '_ {
+    COLUMNS.iter().map(|(_, value)| value(cell))
 }
 
 /// A heading and rows of its length as CSV.
-pub(super) fn table(heading: Vec<String>, rows: impl Iterator<Item = Vec<String>>) -> String {
+pub(crate) fn table(heading: Vec<String>, rows: impl Iterator<Item = Vec<String>>) -> String {
     let mut writer = csv::Writer::from_writer(Vec::new());
     for row in std::iter::once::<Vec<String>>(heading).chain(rows) {
         writer.write_record(&row).expect("rows of one length go into memory");

@@ -90,7 +90,7 @@ fn placement(device: &str, on_device: u64, on_cpu: u64) -> Placement {
     }
 }
 
-pub(super) fn passed() -> Cell {
+pub(crate) fn passed() -> Cell {
     let mut cell = Cell::new(id("dream-gen/f32/full@npm-3.21.1:CPU@x64"));
     let limits = Limits::uniform(1e-9);
     let mut placement = placement("CPU", 80, 0);
@@ -116,7 +116,7 @@ pub(super) fn passed() -> Cell {
     cell
 }
 
-pub(super) fn diverged() -> Cell {
+pub(crate) fn diverged() -> Cell {
     let mut cell = Cell::new(id("smollm2-135m/q4_1/decode?attn=flash&kv=f16@npm-3.21.1:Vulkan0"));
     let nmse_limit = 3e-3;
     let limits = Limits::uniform(nmse_limit);

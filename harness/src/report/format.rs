@@ -59,7 +59,7 @@ pub(crate) fn one_line(text: &str) -> String {
 }
 
 /// Text of at most `most` characters on one line; what is cut is told by an ellipsis.
-pub(super) fn shortened(text: &str, most: usize) -> String {
+pub(crate) fn shortened(text: &str, most: usize) -> String {
     let line = one_line(text);
     if line.chars().count() <= most {
         return line;

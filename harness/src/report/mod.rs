@@ -61,6 +61,6 @@ pub fn read(path: &Path) -> Result<Report, ReportError> {
 }
 
 #[cfg(test)]
-mod fixtures;
+pub(crate) mod fixtures;
 #[cfg(test)]
 mod tests;

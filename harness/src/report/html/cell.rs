@@ -137,6 +137,7 @@ fn layers(index: usize, cell: &Cell, metrics: &Metrics) -> Markup {
         axis: "layer",
         series,
         bad,
+        log: false,
         told: cell.is_red(),
     })
 }
@@ -171,6 +172,7 @@ fn step_curve(index: usize, cell: &Cell, steps: &Steps) -> Markup {
         axis: "step",
         series,
         bad,
+        log: false,
         told: cell.is_red(),
     })
 }
@@ -191,6 +193,7 @@ fn positions(index: usize, cell: &Cell, kv: &KvNmse) -> Markup {
                 axis: "position",
                 series: vec![Series { name: if worst.cache == Cache::K { "K" } else { "V" }, points, limit }],
                 bad: None,
+                log: false,
                 told: false,
             }))
             p.heads { "NMSE of " (name) " by K/V head: " (heads) }

@@ -14,29 +14,31 @@ const BOTTOM: f64 = 176.0;
 const MARKED: [usize; 2] = [40, 12];
 
 /// One curve.
-pub(super) struct Series {
+pub(crate) struct Series {
     /// Its name in the legend.
-    pub(super) name: &'static str,
+    pub(crate) name: &'static str,
     /// What is at each place: a figure that is not finite is drawn on the upper edge, 0 on the lower.
-    pub(super) points: Vec<(f64, f64)>,
+    pub(crate) points: Vec<(f64, f64)>,
     /// What it is held to; curves may share a limit.
-    pub(super) limit: Option<f64>,
+    pub(crate) limit: Option<f64>,
 }
 
 /// Curves over one axis.
-pub(super) struct Chart<'a> {
+pub(crate) struct Chart<'a> {
     /// The id of the drawing, unique in the page.
-    pub(super) id: String,
+    pub(crate) id: String,
     /// What is drawn.
-    pub(super) title: String,
+    pub(crate) title: String,
     /// What the horizontal axis counts.
-    pub(super) axis: &'a str,
+    pub(crate) axis: &'a str,
     /// The curves.
-    pub(super) series: Vec<Series>,
+    pub(crate) series: Vec<Series>,
     /// The first place beyond a limit: where, the figure, what to call it.
-    pub(super) bad: Option<(f64, f64, String)>,
+    pub(crate) bad: Option<(f64, f64, String)>,
+    /// Whether the places lie on a logarithmic axis too, as lengths do; every place then has its mark.
+    pub(crate) log: bool,
     /// Whether each mark tells its figure when it is pointed at.
-    pub(super) told: bool,
+    pub(crate) told: bool,
 }
 
 /// The logarithmic axis: from one power of ten to another.
@@ -45,10 +47,11 @@ struct Scale {
     high: i32,
     first: f64,
     last: f64,
+    log: bool,
 }
 
 impl Scale {
-    fn of(series: &[Series]) -> Self {
+    fn of(series: &[Series], log: bool) -> Self {
         let figures = series.iter().flat_map(|s| s.points.iter().map(|p| p.1).chain(s.limit));
         let drawn = figures.filter(|v| v.is_finite() && *v > 0.0).map(|v| v.log10().clamp(-300.0, 300.0));
         let (low, high) = drawn.fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), v| (l.min(v), h.max(v)));
@@ -57,12 +60,14 @@ impl Scale {
         let (first, last) = places.fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), v| (l.min(v), h.max(v)));
         // A little air, so that nothing lies on the edges but what belongs there.
         let (low, high) = ((low - 0.15).floor() as i32, (high + 0.15).ceil() as i32);
-        Self { low, high: high.max(low + 1), first, last }
+        Self { low, high: high.max(low + 1), first, last, log }
     }
 
     fn x(&self, place: f64) -> f64 {
+        let at = |place: f64| if self.log { place.max(1.0).log2() } else { place };
         if self.last > self.first {
-            LEFT + 8.0 + (place - self.first) / (self.last - self.first) * (RIGHT - LEFT - 16.0)
+            let share = (at(place) - at(self.first)) / (at(self.last) - at(self.first));
+            LEFT + 8.0 + share * (RIGHT - LEFT - 16.0)
         } else {
             f64::midpoint(LEFT, RIGHT)
         }
@@ -92,11 +97,11 @@ impl Scale {
 }
 
 /// The chart; nothing where no curve has a point.
-pub(super) fn render(chart: &Chart<'_>) -> Markup {
+pub(crate) fn render(chart: &Chart<'_>) -> Markup {
     if chart.series.iter().all(|series| series.points.is_empty()) {
         return html! {};
     }
-    let scale = Scale::of(&chart.series);
+    let scale = Scale::of(&chart.series, chart.log);
     let id = &chart.id;
     let (title, desc) = (format!("{id}-t"), format!("{id}-d"));
     let mut limits: Vec<f64> = Vec::new();
@@ -160,7 +165,7 @@ fn curve(index: usize, series: &Series, scale: &Scale, chart: &Chart<'_>) -> Mar
         let _ = write!(path, "{command}{} {}", round(scale.x(place)), round(scale.y(value)));
     }
     let few = series.points.len() <= MARKED[usize::from(!chart.told)];
-    let marked = series.points.iter().filter(|(_, value)| few || !value.is_finite());
+    let marked = series.points.iter().filter(|(_, value)| few || chart.log || !value.is_finite());
     html! {
         path class=(format!("line l{index}")) d=(path) {}
         @for &(place, value) in marked {
@@ -190,8 +195,23 @@ fn mark(index: usize, value: f64, x: f64, y: f64) -> String {
     }
 }
 
-/// The first, the middle and the last place.
+/// The first, the middle and the last place; powers of two where the axis is logarithmic.
 fn ticks(scale: &Scale) -> Vec<f64> {
+    if scale.log {
+        let clear = |place: &f64| {
+            let away = |end: f64| (scale.x(*place) - scale.x(end)).abs() > 26.0;
+            away(scale.first) && away(scale.last) && *place > scale.first && *place < scale.last
+        };
+        let mut powers: Vec<f64> = (0..32).map(|power| f64::from(power).exp2()).filter(clear).collect();
+        if powers.is_empty() {
+            powers.extend([(scale.first * scale.last).sqrt().round()].into_iter().filter(clear));
+        }
+        let step = powers.len().div_ceil(7).max(1);
+        let mut ticks = vec![scale.first];
+        ticks.extend(powers.into_iter().step_by(step).chain([scale.last]));
+        ticks.dedup();
+        return ticks;
+    }
     let mut ticks = vec![scale.first, f64::midpoint(scale.first, scale.last).floor(), scale.last];
     ticks.dedup();
     ticks
@@ -237,7 +257,15 @@ mod tests {
 
     fn chart(points: Vec<(f64, f64)>, limit: Option<f64>) -> Chart<'static> {
         let series = vec![Series { name: "K", points, limit }];
-        Chart { id: "x".to_owned(), title: "t".to_owned(), axis: "layer", series, bad: None, told: false }
+        Chart {
+            id: "x".to_owned(),
+            title: "t".to_owned(),
+            axis: "layer",
+            series,
+            bad: None,
+            log: false,
+            told: false,
+        }
     }
 
     #[test]
@@ -245,7 +273,7 @@ mod tests {
         let inf = f64::INFINITY;
         let points = vec![(0.0, 0.0), (1.0, 1e-320), (2.0, f64::NAN), (3.0, inf), (4.0, 1e300), (5.0, 1e-9)];
         let chart = chart(points.clone(), Some(1e-5));
-        let scale = Scale::of(&chart.series);
+        let scale = Scale::of(&chart.series, chart.log);
         for (place, value) in points {
             let (x, y) = (scale.x(place), scale.y(value));
             assert!((LEFT..=RIGHT).contains(&x) && (TOP..=BOTTOM).contains(&y), "{place} {value}: {x} {y}");
@@ -257,10 +285,23 @@ mod tests {
     #[test]
     fn larger_figures_are_higher_and_the_limit_is_drawn() {
         let chart = chart(vec![(0.0, 1e-9), (1.0, 1e-3)], Some(1e-5));
-        let scale = Scale::of(&chart.series);
+        let scale = Scale::of(&chart.series, chart.log);
         assert!(scale.y(1e-3) < scale.y(1e-5) && scale.y(1e-5) < scale.y(1e-9));
         let text = render(&chart).into_string();
         assert!(text.contains("limit 1.0e-5") && text.contains(" over\""), "{text}");
+    }
+
+    #[test]
+    fn lengths_lie_on_a_logarithmic_axis_with_powers_of_two() {
+        let points = [1.0, 3.0, 33.0, 200.0].map(|n| (n, 1e-9)).to_vec();
+        let chart = Chart { log: true, ..chart(points, None) };
+        let scale = Scale::of(&chart.series, chart.log);
+        assert!((scale.x(8.0) - scale.x(4.0) - (scale.x(4.0) - scale.x(2.0))).abs() < 1e-9);
+        let ticks = ticks(&scale);
+        assert_eq!((ticks[0], ticks[1], ticks[ticks.len() - 1]), (1.0, 2.0, 200.0));
+        assert!(ticks[1..ticks.len() - 1].iter().all(|n| n.log2().fract() == 0.0), "{ticks:?}");
+        let near = Scale { first: 34.0, last: 62.0, ..scale };
+        assert_eq!(self::ticks(&near), [34.0, 46.0, 62.0]);
     }
 
     #[test]

@@ -1,18 +1,17 @@
 //! Where the run ran: host, builds, devices, switches.
 
-use crate::report::Report;
+use crate::report::Environment;
 use maud::{Markup, html};
 
 /// The host on one line.
-pub(super) fn host(report: &Report) -> String {
-    let environment = &report.environment;
+pub(crate) fn host(environment: &Environment) -> String {
     let cpu = environment.cpu.as_ref().map(|cpu| format!(", {cpu}")).unwrap_or_default();
     format!("{} {}{cpu}", environment.os, environment.arch)
 }
 
 /// The builds on one line, each with its version.
-pub(super) fn versions(report: &Report) -> String {
-    let builds = report.environment.builds.iter().map(|build| match &build.version {
+pub(crate) fn versions(environment: &Environment) -> String {
+    let builds = environment.builds.iter().map(|build| match &build.version {
         Some(version) => format!("{} ({version})", build.name),
         None => build.name.clone(),
     });
@@ -20,8 +19,7 @@ pub(super) fn versions(report: &Report) -> String {
 }
 
 /// Builds with their libraries, devices with their drivers, switches.
-pub(super) fn render(report: &Report) -> Markup {
-    let environment = &report.environment;
+pub(crate) fn render(environment: &Environment) -> Markup {
     html! {
         section #environment aria-labelledby="environment-title" {
             h2 #environment-title { "Environment" }

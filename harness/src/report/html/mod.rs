@@ -3,23 +3,22 @@
 //! nothing else, whatever a model's name or a worker's last words may hold.
 
 mod cell;
-mod curves;
-mod environment;
+pub(crate) mod curves;
+pub(crate) mod environment;
 mod figures;
 mod first;
 mod matrix;
 mod placement;
+pub(crate) mod shell;
 mod tokens;
 
 use super::Report;
 use crate::gate::GateUse;
 use crate::verdict::{ExitCode, Status};
-use base64::Engine;
-use maud::{DOCTYPE, Markup, PreEscaped, html};
-use sha2::{Digest, Sha256};
+use maud::{Markup, html};
+use shell::{Page, command, footer};
 
-const STYLE: &str = include_str!("style.css");
-const SCRIPT: &str = include_str!("script.js");
+const SCRIPT: &str = concat!(include_str!("copy.js"), include_str!("script.js"));
 
 /// The report as a page.
 pub fn render(report: &Report) -> String {
@@ -30,55 +29,25 @@ pub fn render(report: &Report) -> String {
         report.run.name
     );
     let order = first::worst_first(report);
-    let page = html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta http-equiv="Content-Security-Policy" content=(policy());
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                meta name="color-scheme" content="light dark";
-                meta name="generator" content=(format!("ggml-parity {}", report.run.version));
-                title { (title) }
-                link rel="icon" href="data:,";
-                style { (PreEscaped(STYLE)) }
-            }
-            body {
-                a.skip href="#main" { "Skip to the findings" }
-                (header(report, code))
-                main #main {
-                    (first::render(report, &order))
-                    (matrix::render(report))
-                    (cell::list(report, &order))
-                    (notes(report))
-                    (environment::render(report))
-                }
-                footer {
-                    p {
-                        "Written by ggml-parity " (report.run.version) ". Beside this file: "
-                        @for (i, name) in ["report.json", "cells.csv", "tensors.csv", "junit.xml", "summary.md"].iter().enumerate() {
-                            @if i > 0 { ", " }
-                            a href=(name) { (name) }
-                        }
-                        "."
-                    }
-                }
-                script { (PreEscaped(SCRIPT)) }
-            }
+    let body = html! {
+        (header(report, code))
+        main #main {
+            (first::render(report, &order))
+            (matrix::render(report))
+            (cell::list(report, &order))
+            (notes(report))
+            (environment::render(&report.environment))
         }
+        (footer(&report.run.version, &["report.json", "cells.csv", "tensors.csv", "junit.xml", "summary.md"]))
     };
-    page.into_string()
-}
-
-/// What the page may load and run: this style, this script, no other.
-fn policy() -> String {
-    let hash = |text: &str| base64::engine::general_purpose::STANDARD.encode(Sha256::digest(text.as_bytes()));
-    format!(
-        "default-src 'none'; style-src 'sha256-{}'; script-src 'sha256-{}'; img-src data:; base-uri 'none'; \
-         form-action 'none'",
-        hash(STYLE),
-        hash(SCRIPT)
-    )
+    shell::render(&Page {
+        title: &title,
+        version: &report.run.version,
+        style: "",
+        script: SCRIPT,
+        skip: "Skip to the findings",
+        body,
+    })
 }
 
 fn header(report: &Report, code: ExitCode) -> Markup {
@@ -105,8 +74,8 @@ fn header(report: &Report, code: ExitCode) -> Markup {
             dl.run {
                 div { dt { "Started" } dd { time datetime=(run.started) { (run.started) } } }
                 div { dt { "Took" } dd { (duration(run.seconds)) } }
-                div { dt { "Host" } dd { (environment::host(report)) } }
-                div { dt { "ggml" } dd { (environment::versions(report)) } }
+                div { dt { "Host" } dd { (environment::host(&report.environment)) } }
+                div { dt { "ggml" } dd { (environment::versions(&report.environment)) } }
             }
             (command("Command", &run.command))
         }
@@ -149,19 +118,8 @@ fn notes(report: &Report) -> Markup {
     }
 }
 
-/// A command and the button that copies it, which the script brings to life.
-fn command(label: &str, command: &str) -> Markup {
-    html! {
-        div.command {
-            span.label { (label) }
-            code { (command) }
-            button.copy type="button" hidden { "Copy" span.away { " " (label) } }
-        }
-    }
-}
-
 /// A status with its sign, in its colour: none of the three alone.
-fn badge(status: Status) -> Markup {
+pub(crate) fn badge(status: Status) -> Markup {
     html! { span class=(format!("badge s-{status}")) { span aria-hidden="true" { (sign(status)) } " " (status) } }
 }
 
@@ -196,7 +154,7 @@ fn times(ratio: f64) -> String {
 }
 
 /// Seconds as people write them.
-fn duration(seconds: f64) -> String {
+pub(crate) fn duration(seconds: f64) -> String {
     match seconds {
         s if !(s >= 0.0) => "?".to_owned(),
         s if s < 10.0 => format!("{s:.2} s"),

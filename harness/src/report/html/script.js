@@ -1,4 +1,4 @@
-// Filters, order, copying, and unfolding what a link leads to. The page can be read without any of it.
+// Filters, order, and unfolding what a link leads to. The page can be read without any of it.
 (() => {
   "use strict";
   const byId = (id) => document.getElementById(id);
@@ -24,23 +24,6 @@
     // The same link again changes no hash, and must unfold all the same.
     if (link && link.getAttribute("href") === location.hash) setTimeout(unfold);
   });
-
-  for (const button of all("button.copy")) {
-    button.hidden = false;
-    button.addEventListener("click", async () => {
-      const code = button.parentElement.querySelector("code");
-      const label = button.firstChild;
-      try {
-        await navigator.clipboard.writeText(code.textContent);
-        label.data = "Copied";
-      } catch {
-        // Without leave to write the clipboard, what would be copied is selected.
-        getSelection().selectAllChildren(code);
-        label.data = "Selected";
-      }
-      setTimeout(() => { label.data = "Copy"; }, 1500);
-    });
-  }
 
   const controls = byId("controls");
   const cells = all("#cell-list > details");
