@@ -7,6 +7,7 @@ pub mod capture;
 pub mod cli;
 pub mod compare;
 pub mod comparison;
+pub mod depth;
 pub mod figure;
 pub mod gate;
 pub mod golden;

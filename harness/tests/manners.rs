@@ -6,7 +6,7 @@ use common::{run, told};
 use std::process::Command;
 
 /// Every command that is not hidden.
-const COMMANDS: [&[&str]; 29] = [
+const COMMANDS: [&[&str]; 30] = [
     &[],
     &["run"],
     &["sweep"],
@@ -20,6 +20,7 @@ const COMMANDS: [&[&str]; 29] = [
     &["golden", "bless"],
     &["calibrate"],
     &["trace"],
+    &["depth"],
     &["devices"],
     &["model"],
     &["model", "generate"],

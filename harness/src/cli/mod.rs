@@ -6,6 +6,7 @@ mod calibrate;
 mod capture;
 mod cells;
 mod compare;
+mod depth;
 mod devices;
 mod gate;
 mod ggml;
@@ -72,6 +73,8 @@ enum Command {
     Calibrate(Box<calibrate::Args>),
     /// Find the node at which a device parts from the CPU
     Trace(Box<trace::Args>),
+    /// Follow one cell over context lengths, and find those at which it is wrong
+    Depth(Box<depth::Args>),
     /// List the devices a ggml build offers on this machine
     Devices(devices::Args),
     /// Make and look at model files
@@ -217,6 +220,7 @@ pub fn main() -> std::process::ExitCode {
         Command::Golden(command) => golden::main(&command),
         Command::Calibrate(args) => calibrate::main(&args),
         Command::Trace(args) => trace::main(&args),
+        Command::Depth(args) => depth::main(&args),
         Command::Devices(args) => devices::main(&args),
         Command::Model(command) => model::main(&command),
         Command::Ggml(command) => ggml::main(&command),
