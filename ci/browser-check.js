@@ -112,6 +112,88 @@ const filters = async (page, where) => {
   check((await count()) === before, where, "reset leaves cells out");
 };
 
+/// Which of the pages this is: of a run, of a sweep over a corpus, or of one over lengths.
+const kindOf = (page) => page.evaluate(() => {
+  if (document.getElementById("items")) return "sweep";
+  return document.getElementById("ranges") ? "depth" : "run";
+});
+
+/// The headings that each page has, with scripts or without.
+const HEADINGS = {
+  run: ["What to look at first", "Environment"],
+  sweep: ["What differs", "Arm by arm", "Figures of all arms", "Answers side by side", "Environment"],
+  depth: ["What is known", "Figures over length", "Every length", "Environment"],
+};
+
+const pause = () => new Promise((done) => setTimeout(done, 300));
+
+/// The answers of a sweep: drawn a few at a time, found by filters, marked where they differ.
+const answers = async (page, where, name) => {
+  const all = await page.$eval("#data", (node) => JSON.parse(node.textContent).items.map(({ id, is, tags }) => ({ id, is, tags })));
+  const state = () => page.evaluate(() => ({
+    found: Number(document.getElementById("items-shown").textContent.split(" ")[0]),
+    drawn: [...document.querySelectorAll("#items > .item")].map((item) => item.id.slice(5)),
+    more: !document.getElementById("more-items").hidden,
+  }));
+  const first = await state();
+  check(first.found === all.length, where, `${first.found} of ${all.length} items found`);
+  check(first.drawn.length === Math.min(20, all.length), where, `${first.drawn.length} items drawn at once`);
+  check(first.more === all.length > 20, where, "the button for more items is not where it is wanted");
+  if (first.more) {
+    await page.click("#more-items");
+    const next = await state();
+    check(next.drawn.length > first.drawn.length, where, "more items are not drawn");
+    check(new Set(next.drawn).size === next.drawn.length, where, "an item is drawn twice");
+  }
+  const reference = await page.$eval("#by-reference", (select) => select.value);
+  const differing = reference === "parity" ? 0 : 1;
+  for (const [kind, place] of [["wrong", 2], ["lost", 3], ["differing", differing]]) {
+    await page.select("#by-kind", kind);
+    await pause();
+    const wanted = all.filter((item) => item.is[place]).length;
+    const { found } = await state();
+    check(found === wanted, where, `the filter for ${kind} items finds ${found} of ${wanted}`);
+  }
+  if (all.some((item) => item.is[differing])) {
+    const marks = await page.$$eval("#items .given mark", (nodes) => nodes.length);
+    check(marks > 0, where, "no token of differing answers is marked");
+    await shoot(page, `${name}-marked`, "#items > .item");
+  }
+  await page.select("#by-kind", "");
+  const tag = await page.$eval("#by-tag option:last-child", (option) => option.value);
+  await page.select("#by-tag", tag);
+  await pause();
+  const tagged = all.filter((item) => tag === "" || item.tags.includes(tag)).length;
+  check((await state()).found === tagged, where, `the filter for ${tag} finds ${(await state()).found} of ${tagged}`);
+  await page.click("#reset-answers");
+  await pause();
+  await page.type("#by-text", all[all.length - 1].id);
+  await pause();
+  const searched = await state();
+  check(searched.drawn.includes(all[all.length - 1].id), where, "the search for an id does not find its item");
+  await page.click("#reset-answers");
+  await pause();
+  check((await state()).found === all.length, where, "reset leaves items out");
+  await page.select("#by-arms", "apart");
+  await pause();
+  const apart = await page.$$eval("#items > .item:first-child .given", (nodes) => nodes.length);
+  await page.select("#by-arms", "together");
+  await pause();
+  const together = await page.$$eval("#items > .item:first-child .given", (nodes) => nodes.length);
+  check(together <= apart, where, `${together} answers together, ${apart} apart`);
+  await page.evaluate((id) => { location.hash = `#item-${encodeURIComponent(id)}`; }, all[all.length - 1].id);
+  await pause();
+  check((await state()).drawn.includes(all[all.length - 1].id), where, "a link to an item does not show it");
+};
+
+/// A sweep over lengths: every length has its command, and the curves are there.
+const lengths = async (page, where) => {
+  const commands = await page.$$eval("#lengths tbody tr", (rows) => rows.map((row) => row.querySelector("code")?.textContent ?? ""));
+  check(commands.length > 0, where, "no length is listed");
+  check(commands.every((command) => /^\S*ggml-parity run /.test(command)), where, "a length without the command that runs it again");
+  check((await page.$$("#figures svg[role='img'] path.mark")).length > 0, where, "no figure is drawn over length");
+};
+
 const open = async (browser, file, width, scheme, script) => {
   const page = await browser.newPage();
   const where = `${file} ${width} ${scheme}${script ? "" : " without scripts"}`;
@@ -159,6 +241,16 @@ const examine = async (browser, file, width, scheme) => {
   }
 
   await focus(page, where);
+  const kind = await kindOf(page);
+  if (kind !== "run") {
+    await (kind === "sweep" ? answers : lengths)(page, where, name);
+    await shoot(page, `${name}-figures`, kind === "sweep" ? "#charts" : "#figures");
+    for (const details of await page.$$("main details")) await details.evaluate((node) => { node.open = true; });
+    const after = await page.evaluate(overflowing);
+    check(after.page <= 0 && after.names.length === 0, where, `in use ${after.page} pixels wider: ${after.names.join(", ")}`);
+    await page.close();
+    return;
+  }
   await filters(page, where);
   const red = await page.$$eval("a.field[data-red='true']", (links) => links.length);
   const listed = await page.$$eval("ol.first > li", (items) => items.length);
@@ -180,8 +272,8 @@ const examine = async (browser, file, width, scheme) => {
 const plain = async (browser, file) => {
   const { page, where } = await open(browser, file, 1280, "light", false);
   const text = await page.$eval("main", (main) => main.textContent);
-  for (const wanted of ["What to look at first", "Environment"]) check(text.includes(wanted), where, `no "${wanted}"`);
-  check((await page.$$("#controls:not([hidden])")).length === 0, where, "filters that do nothing are shown");
+  for (const wanted of HEADINGS[await kindOf(page)]) check(text.includes(wanted), where, `no "${wanted}"`);
+  check((await page.$$("#controls:not([hidden]), #find:not([hidden])")).length === 0, where, "filters that do nothing are shown");
   await page.close();
 };
 

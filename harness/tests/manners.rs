@@ -6,7 +6,7 @@ use common::{run, told};
 use std::process::Command;
 
 /// Every command that is not hidden.
-const COMMANDS: [&[&str]; 30] = [
+const COMMANDS: [&[&str]; 32] = [
     &[],
     &["run"],
     &["sweep"],
@@ -21,6 +21,8 @@ const COMMANDS: [&[&str]; 30] = [
     &["calibrate"],
     &["trace"],
     &["depth"],
+    &["answers"],
+    &["power"],
     &["devices"],
     &["model"],
     &["model", "generate"],

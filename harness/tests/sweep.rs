@@ -92,7 +92,7 @@ fn a_device_is_held_against_the_cpu_and_a_cache_against_none() {
         .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
         .collect();
     left.sort();
-    assert_eq!(left, ["arms.csv", "items.csv", "summary.md", "sweep.json"]);
+    assert_eq!(left, ["arms.csv", "index.html", "items.csv", "summary.md", "sweep.json"]);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The command line: one file a subcommand.
 
 mod announce;
+mod answers;
 mod cache;
 mod calibrate;
 mod capture;
@@ -16,6 +17,7 @@ mod manners;
 mod means;
 mod merge;
 mod model;
+mod power;
 mod report;
 mod run;
 mod selection;
@@ -75,6 +77,10 @@ enum Command {
     Trace(Box<trace::Args>),
     /// Follow one cell over context lengths, and find those at which it is wrong
     Depth(Box<depth::Args>),
+    /// Show the answers of a sweep, the same item side by side on all arms
+    Answers(answers::Args),
+    /// Say which differences of accuracies a corpus can find, before a sweep is run
+    Power(power::Args),
     /// List the devices a ggml build offers on this machine
     Devices(devices::Args),
     /// Make and look at model files
@@ -221,6 +227,8 @@ pub fn main() -> std::process::ExitCode {
         Command::Calibrate(args) => calibrate::main(&args),
         Command::Trace(args) => trace::main(&args),
         Command::Depth(args) => depth::main(&args),
+        Command::Answers(args) => answers::main(&args),
+        Command::Power(args) => power::main(&args),
         Command::Devices(args) => devices::main(&args),
         Command::Model(command) => model::main(&command),
         Command::Ggml(command) => ggml::main(&command),

@@ -237,7 +237,7 @@ fn go(args: &Args, journal: Option<SweepJournal>) -> Result<ExitCode, Failed> {
 
 /// Says what a sweep has found. The last line names the file to open.
 pub(super) fn announce(sweep: &Sweep, out: &Path, json: bool, quiet: bool) {
-    let place = format!("result: {}", out.join("summary.md").display());
+    let place = format!("result: {}", out.join(crate::report::INDEX).display());
     match (json, quiet) {
         (true, quiet) => {
             print!("{}", render::json::render(sweep));

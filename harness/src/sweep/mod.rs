@@ -6,13 +6,16 @@
 //! keeps every row, [`summary`] makes figures of the rows of [`result`], and [`render`] writes them.
 
 pub mod answer;
+pub mod answers;
 pub mod arms;
 pub mod corpus;
 #[cfg(test)]
 pub(crate) mod fixtures;
+pub mod html;
 pub mod items;
 pub mod journal;
 pub mod merge;
+pub mod power;
 pub mod render;
 pub mod result;
 pub mod rows;

@@ -7,13 +7,14 @@ pub mod markdown;
 pub mod schema;
 mod table;
 
+use super::html;
 use super::result::{FILE, Sweep};
 use crate::atomic;
-use crate::report::ReportError;
+use crate::report::{INDEX, ReportError};
 use std::path::Path;
 
-/// Writes `sweep.json`, `items.csv`, `arms.csv` and `summary.md` into `dir`, which is made if need be. Each file
-/// appears whole or not at all.
+/// Writes `sweep.json`, `items.csv`, `arms.csv`, `summary.md` and `index.html` into `dir`, which is made if need be.
+/// Each file appears whole or not at all.
 ///
 /// # Errors
 /// The file system's, naming the file.
@@ -24,6 +25,7 @@ pub fn write(dir: &Path, sweep: &Sweep) -> Result<(), ReportError> {
         ("items.csv", csv::items(sweep)),
         ("arms.csv", csv::arms(sweep)),
         ("summary.md", markdown::render(sweep)),
+        (INDEX, html::page(sweep)),
     ];
     for (name, text) in files {
         let path = dir.join(name);
