@@ -112,7 +112,7 @@ impl Canvases {
             Dist::Inf => {
                 background(out, key, 2.0);
                 for (i, logit) in out.iter_mut().enumerate() {
-                    if row % 4 == 3 || mixed(key ^ !(i as u64)) % 10 != 0 {
+                    if row % 4 == 3 || !mixed(key ^ !(i as u64)).is_multiple_of(10) {
                         *logit = f32::NEG_INFINITY;
                     }
                 }
