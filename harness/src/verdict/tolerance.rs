@@ -119,7 +119,9 @@ pub struct Tolerances {
     kv_stored: Vec<FactorRow>,
     fallback: Count,
     real_mismatches: Count,
-    sampler: Sampler,
+    /// A table that judges no sampler need not have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sampler: Option<Sampler>,
 }
 
 /// A limit for the cells that match.
@@ -240,11 +242,17 @@ impl Tolerances {
         };
         // A sampler has no cache, and its captures no keys and values.
         let samples = key.case.mode == Mode::Sampler;
-        let sampler = samples.then(|| SamplerLimits {
-            argmax: self.sampler.argmax.limit,
-            entropy: Bound::new(self.sampler.entropy.limit, self.sampler.entropy.reason.clone()),
-            real: self.sampler.draws.limit,
-        });
+        let sampler = match (&self.sampler, samples) {
+            (_, false) => None,
+            (None, true) => {
+                return Err(ToleranceError::NoRow { table: "sampler", case: key.case.to_string() });
+            }
+            (Some(table), true) => Some(SamplerLimits {
+                argmax: table.argmax.limit,
+                entropy: Bound::new(table.entropy.limit, table.entropy.reason.clone()),
+                real: table.draws.limit,
+            }),
+        };
         Ok(Limits {
             row_nmse: Bound::new(self.worst_row.factor * logits.limit, row_reason),
             logits_nmse: Bound::new(logits.limit, logits.reason),
@@ -282,7 +290,7 @@ impl Tolerances {
         values.extend(limits("kv_nmse", &self.kv_nmse));
         values.extend(self.kv_stored.iter().map(|row| ("kv_stored", row.factor)));
         values.push(("worst_row", self.worst_row.factor));
-        values.push(("sampler.entropy", self.sampler.entropy.limit));
+        values.extend(self.sampler.iter().map(|table| ("sampler.entropy", table.entropy.limit)));
         match values.into_iter().find(|(_, value)| !(value.is_finite() && *value > 0.0)) {
             Some((table, value)) => Err(ToleranceError::NotPositive { table, value: value.to_string() }),
             None => Ok(()),
@@ -383,6 +391,23 @@ mod tests {
         assert_eq!(limits("m/f32/full", DeviceKind::Gpu).fallback_nodes, Some(0));
         assert_eq!(limits("m/f32/full?layers=1", DeviceKind::Gpu).fallback_nodes, None);
         assert_eq!(limits("m/f32/full", DeviceKind::Accelerator).fallback_nodes, None);
+    }
+
+    #[test]
+    fn a_sampler_is_held_to_its_own_limits_and_to_none_of_a_cache() {
+        let found = limits("m/f32/sampler?dist=flat", DeviceKind::Gpu);
+        let sampler = found.sampler.unwrap();
+        assert_eq!((sampler.argmax, sampler.entropy.limit, sampler.real), (0, 2e-4, 0));
+        assert!(found.kv_nmse.is_none() && limits("m/f32/full", DeviceKind::Gpu).sampler.is_none());
+        // A table that says nothing of samplers still judges everything else.
+        let (without, _) = include_str!("tolerances.toml").split_once("[sampler.argmax]").unwrap();
+        let without: Tolerances = without.parse().unwrap();
+        let asked = |case: &str| {
+            let case: Case = case.parse().unwrap();
+            without.limits(&Key::new(&case, DeviceKind::Cpu).unwrap()).map(|_| ())
+        };
+        assert_eq!(asked("m/f32/full"), Ok(()));
+        assert!(asked("m/f32/sampler").unwrap_err().to_string().contains("no row of sampler"));
     }
 
     #[test]
