@@ -10,7 +10,7 @@ const TOP: f64 = 16.0;
 const BOTTOM: f64 = 190.0;
 /// Room for a place, and for names below.
 const STEP: f64 = 24.0;
-const NAMES: f64 = 92.0;
+const NAMES: f64 = 106.0;
 const LEAST: f64 = 420.0;
 
 /// A figure over places.
