@@ -288,6 +288,7 @@ fn metrics(size: f64, case: usize) -> Metrics {
             interval: vec![0.013, 0.172],
             list: mismatches,
         },
+        experts: None,
         greedy: Some(Greedy {
             equal: !off,
             length: 24,

@@ -99,6 +99,17 @@ impl TensorFile {
             .ok_or_else(|| self.wrong(name, format!("{:?}", info.dtype), "integers of 32 bits"))
     }
 
+    /// A whole matrix of integers and its shape.
+    pub(super) fn integer_rows(&mut self, name: &str) -> Result<([usize; 2], Vec<i32>), CaptureError> {
+        let info = self.info(name)?.clone();
+        let shape = info.shape.as_slice().try_into();
+        let shape = shape.map_err(|_| self.wrong(name, format!("{:?}", info.shape), "two dimensions"))?;
+        let bytes = self.read(info.data_offsets.0, info.data_offsets.1 - info.data_offsets.0)?;
+        let list = element::integers(info.dtype, bytes)
+            .ok_or_else(|| self.wrong(name, format!("{:?}", info.dtype), "integers of 32 bits"))?;
+        Ok((shape, list))
+    }
+
     /// Reads `count` rows from `first` on into `out`, which is cleared; a row is all but the first dimension.
     ///
     /// # Panics

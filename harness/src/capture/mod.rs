@@ -10,6 +10,8 @@
 //! | `k_raw.N`, `v_raw.N` | as `k.N` | F32 | optional: the same before a quantised cache stored them |
 //! | `kv_step`, `kv_position` | `[m]` | I32 | optional: entry i says that forward pass `kv_step[i]` computed the keys and values of position `kv_position[i]`, see below |
 //! | `step_k.N`, `step_v.N` | `[m, kv_heads, head_dim]` | F32 | optional: what the caches of layer N held at entry i right after that pass |
+//! | `router.N`, `experts.N` | `[m, experts]`, `[m, used]` | F32, I32 | optional: what layer N's router gave the experts of a token before the soft-max, and which of them worked |
+//! | `route_step`, `route_position` | `[m]` | I32 | optional: the forward pass and the position of each row of these; without it one pass over 0, 1, 2, … |
 //! | `profile.impact` | `[layers]` | F32 | optional: how much each layer changes the residual stream |
 //! | `profile.skipped` | `[m]` | I32 | optional: the layers that were left out |
 //! | `greedy` | `[m]` | I32 | optional: tokens of the free run; of a masked generation the whole final sequence |
@@ -38,6 +40,7 @@ mod header;
 mod meta;
 mod reader;
 mod results;
+mod routing;
 #[cfg(test)]
 pub(crate) mod sample;
 mod writer;
@@ -50,6 +53,7 @@ pub use meta::{
 };
 pub use reader::CaptureReader;
 pub(crate) use reader::META_KEY;
+pub use routing::{LayerRouting, Routing};
 pub use runtime::{BackendNodes, BufferUse, Fallback, Moved, Placement, Purpose, Traffic};
 pub use writer::CaptureWriter;
 

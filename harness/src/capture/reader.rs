@@ -2,7 +2,9 @@
 
 use super::header::TensorFile;
 use super::meta::SCHEMA;
-use super::{Cache, CaptureError, CaptureMeta, KvSet, LayerProfile, StepRows, Unmask, results};
+use super::{
+    Cache, CaptureError, CaptureMeta, KvSet, LayerProfile, Routing, StepRows, Unmask, results, routing,
+};
 use crate::plan::Case;
 use std::path::Path;
 
@@ -19,6 +21,7 @@ pub struct CaptureReader {
     /// By [`KvSet`].
     kv_shapes: [Vec<[[usize; 3]; 2]>; 3],
     step_rows: Option<StepRows>,
+    routing: Option<Routing>,
     profile: Option<LayerProfile>,
     greedy: Option<Vec<i32>>,
     greedy_margin: Option<Vec<f64>>,
@@ -88,6 +91,7 @@ impl CaptureReader {
         let [stored, before, steps] = KvSet::ALL.map(|set| kv_shapes(&file, &names, set));
         let kv_shapes = [stored?, before?, steps?];
         let step_rows = step_rows(&mut file, &names, &kv_shapes)?;
+        let routing = routing::read(&mut file, &names)?;
         let profile = if has("profile.impact") {
             let [layers] = file.float_shape("profile.impact")?;
             let mut impact = Vec::new();
@@ -132,6 +136,7 @@ impl CaptureReader {
             step,
             kv_shapes,
             step_rows,
+            routing,
             profile,
             greedy,
             greedy_margin,
@@ -204,6 +209,29 @@ impl CaptureReader {
     /// Which pass computed which rows of the caches.
     pub fn step_rows(&self) -> Option<&StepRows> {
         self.step_rows.as_ref()
+    }
+
+    /// Which experts worked on each token.
+    pub fn routing(&self) -> Option<&Routing> {
+        self.routing.as_ref()
+    }
+
+    /// Reads `count` rows of a layer's router logits from `first` on into `out`, which is cleared: `[count, experts]`,
+    /// row-major.
+    ///
+    /// # Errors
+    /// The file system's.
+    ///
+    /// # Panics
+    /// When the layer or the rows are not in the capture.
+    pub fn router(
+        &mut self,
+        layer: usize,
+        first: usize,
+        count: usize,
+        out: &mut Vec<f64>,
+    ) -> Result<(), CaptureError> {
+        self.file.rows(&routing::router_name(layer), first, count, out)
     }
 
     /// What a profile of the layers said.

@@ -2,7 +2,9 @@
 
 use super::meta::SCHEMA;
 use super::reader::{META_KEY, SCHEMA_KEY};
-use super::{Cache, CaptureError, CaptureMeta, Float, KvSet, LayerProfile, StepRows, Unmask};
+use super::{
+    Cache, CaptureError, CaptureMeta, Float, KvSet, LayerProfile, LayerRouting, StepRows, Unmask, routing,
+};
 use crate::atomic;
 use safetensors::{Dtype, SafeTensorError, View};
 use std::borrow::Cow;
@@ -84,6 +86,26 @@ impl CaptureWriter {
     pub fn layer_by_step<T: Float>(&mut self, layer: usize, k: &[T], v: &[T], shape: [usize; 3]) {
         for (cache, values) in [(Cache::K, k), (Cache::V, v)] {
             self.extra.push((KvSet::Steps.tensor(cache, layer), Tensor::floats(values, &shape)));
+        }
+    }
+
+    /// Says which of `experts` experts worked on each of `rows`, `used` of them, layer by layer.
+    pub fn routing<T: Float>(
+        &mut self,
+        rows: &StepRows,
+        experts: usize,
+        used: usize,
+        layers: &[LayerRouting<T>],
+    ) {
+        for (name, list) in [("route_step", &rows.step), ("route_position", &rows.position)] {
+            self.extra.push((name.to_owned(), Tensor::integers(list)));
+        }
+        let count = rows.step.len();
+        for (i, layer) in layers.iter().enumerate() {
+            self.extra.push((routing::router_name(i), Tensor::floats(&layer.logits, &[count, experts])));
+            assert_eq!(layer.chosen.len(), count * used, "experts of {count} rows");
+            let chosen = Tensor { shape: vec![count, used], ..Tensor::integers(&layer.chosen) };
+            self.extra.push((routing::experts_name(i), chosen));
         }
     }
 

@@ -30,6 +30,18 @@ pub(super) fn check(
     same_list("unmask.step", &reference_unmask.step, &test_unmask.step)?;
     same_list("unmask.position", &reference_unmask.position, &test_unmask.position)?;
     same_list("unmask.token", &reference_unmask.token, &test_unmask.token)?;
+    let lacks_routing = |reader: &CaptureReader| reader.is_foreign() && reader.routing().is_none();
+    if !lacks_routing(reference) && !lacks_routing(test) {
+        let sizes = |reader: &CaptureReader| {
+            reader.routing().map(|r| format!("{} of {} in {} layers", r.used, r.experts, r.chosen.len()))
+        };
+        let told = |reader: &CaptureReader| sizes(reader).unwrap_or_else(|| "absent".to_owned());
+        CompareError::unless_equal("the experts that work", told(reference), told(test))?;
+        if let (Some(reference), Some(test)) = (reference.routing(), test.routing()) {
+            same_list("route_step", &reference.rows.step, &test.rows.step)?;
+            same_list("route_position", &reference.rows.position, &test.rows.position)?;
+        }
+    }
     if with_caches {
         let by_step = has_steps(reference, test);
         if let (Some(reference), Some(test)) = (reference.step_rows(), test.step_rows()) {

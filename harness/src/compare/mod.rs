@@ -6,6 +6,7 @@
 mod alignment;
 mod error;
 mod expected;
+mod experts;
 mod greedy;
 mod kl;
 mod kv;
@@ -17,6 +18,7 @@ mod top_token;
 
 pub use error::CompareError;
 pub use expected::Expected;
+pub use experts::{ExpertDifference, ExpertSets};
 pub use greedy::{FirstDifference, Greedy};
 pub use kl::Distribution;
 pub use kv::{BadCache, KvNmse, LayerNmse, WorstCache};
@@ -45,6 +47,9 @@ pub struct Metrics {
     pub kv_before_storing: Option<KvNmse>,
     /// Top-token agreement.
     pub top_token: TopToken,
+    /// Agreement of the chosen experts; `None` where there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub experts: Option<ExpertSets>,
     /// Greedy equality; `None` where the case has no free run.
     pub greedy: Option<Greedy>,
     /// Values that are not finite.
@@ -130,6 +135,7 @@ pub fn compare(
         kv,
         kv_before_storing,
         top_token: top_tokens.finish(),
+        experts: experts::compare(reference, test, limits)?,
         greedy,
         nonfinite,
         distribution: distributions.finish(),

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 /// How many mismatches are listed one by one.
 const LISTED: usize = 32;
 /// A margin of at most so many times the allowed noise is a tie.
-const TIE_FACTOR: f64 = 4.0;
+pub(super) const TIE_FACTOR: f64 = 4.0;
 
 named_enum! {
     /// What a mismatch means.

@@ -20,6 +20,7 @@ pub(super) struct RawOutcome {
     kl_mean: Option<Spanned<f64>>,
     check: Option<Spanned<f64>>,
     mismatches: Option<u32>,
+    experts: Option<u32>,
     nonfinite: Option<u32>,
     greedy: Option<u32>,
     nodes: Option<u32>,
@@ -69,7 +70,7 @@ pub(super) fn check(raw: &Spanned<RawOutcome>, source: Source<'_>) -> Result<Out
     Ok(match status {
         Status::Diverged if figures.is_empty() => {
             let message = "a divergence needs a bound: logits_nmse, row_nmse, kv_nmse, kv_before_storing_nmse, kl_mean, \
-                           check, mismatches, nonfinite or greedy";
+                           check, mismatches, experts, nonfinite or greedy";
             return Err(source.error(&span, message));
         }
         Status::Diverged => Outcome::Diverged(figures),
@@ -121,6 +122,7 @@ fn figures(raw: &RawOutcome, source: Source<'_>) -> Result<Vec<(FindingKind, f64
     }
     let counts = [
         (FindingKind::Mismatches, raw.mismatches),
+        (FindingKind::Experts, raw.experts),
         (FindingKind::NonFinite, raw.nonfinite),
         (FindingKind::Greedy, raw.greedy),
     ];
@@ -142,7 +144,9 @@ impl Outcome {
             Self::Diverged(figures) => {
                 let bounds = figures.iter().map(|(figure, bound)| match figure {
                     FindingKind::Greedy => format!("greedy >= {bound}"),
-                    FindingKind::Mismatches | FindingKind::NonFinite => format!("{figure} <= {bound}"),
+                    FindingKind::Mismatches | FindingKind::Experts | FindingKind::NonFinite => {
+                        format!("{figure} <= {bound}")
+                    }
                     _ => format!("{figure} <= {bound:?}"),
                 });
                 format!("diverged with {}", bounds.collect::<Vec<_>>().join(", "))

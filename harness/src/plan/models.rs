@@ -4,7 +4,7 @@
 use crate::builds::cache;
 use crate::plan::{Case, safe_name};
 use model_file::{GenerateSpec, Model, TensorType, WeightMix};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -97,14 +97,28 @@ struct Entry {
     _license: String,
     #[serde(rename = "description")]
     _description: String,
-    #[serde(rename = "package")]
-    _package: Option<BTreeMap<String, String>>,
+    #[serde(default, rename = "package", deserialize_with = "one_or_more")]
+    _package: Vec<BTreeMap<String, String>>,
     pad_left: Option<PadLeft>,
     generate: Option<usize>,
     steps: Option<usize>,
     schedule: Option<runtime::generate::masked::Schedule>,
     #[serde(default)]
     prompts: Vec<String>,
+}
+
+/// The packages that a model is in: one, or a list of several whose members follow each other.
+fn one_or_more<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<BTreeMap<String, String>>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Packages {
+        One(BTreeMap<String, String>),
+        Several(Vec<BTreeMap<String, String>>),
+    }
+    Ok(match Packages::deserialize(from)? {
+        Packages::One(package) => vec![package],
+        Packages::Several(packages) => packages,
+    })
 }
 
 /// Padding of prompts, as in training.

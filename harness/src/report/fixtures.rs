@@ -57,6 +57,7 @@ fn metrics(nmse: f64) -> Metrics {
             interval: vec![0.0, 0.125],
             list: Vec::new(),
         },
+        experts: None,
         greedy: None,
         nonfinite: NonFinite::default(),
         distribution: Distribution {

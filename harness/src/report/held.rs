@@ -115,6 +115,10 @@ fn counts(cell: &Cell, metrics: &Metrics, limits: Option<&Limits>) -> Vec<Held> 
             Some(0),
         ),
     ];
+    if let Some(sets) = &metrics.experts {
+        let place = format!("of {}, {} ties beside them", sets.sets, sets.ties);
+        held.push(count("sets of experts that really differ", place, sets.real, Some(0)));
+    }
     if let Some(placement) = cell.placement.as_ref().filter(|_| !cell.device.is_cpu()) {
         let place = format!("of {}", placement.total());
         let limit = limits.and_then(|limits| limits.fallback_nodes);

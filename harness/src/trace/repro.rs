@@ -383,6 +383,14 @@ fn build(
         "MUL" => ctx.mul(source(0)?, source(1)?),
         "SCALE" => ctx.scale(source(0)?, float(0)),
         "SILU" => ctx.silu(source(0)?),
+        "GELU" => ctx.gelu(source(0)?).map_err(|error| Failure::from(&error))?,
+        "TANH" => ctx.tanh(source(0)?).map_err(|error| Failure::from(&error))?,
+        "DIV" => ctx.div(source(0)?, source(1)?).map_err(|error| Failure::from(&error))?,
+        "SUM_ROWS" => ctx.sum_rows(source(0)?).map_err(|error| Failure::from(&error))?,
+        "ARGSORT" => ctx.argsort(source(0)?).map_err(|error| Failure::from(&error))?,
+        "MUL_MAT_ID" => {
+            ctx.mul_mat_id(source(0)?, source(1)?, source(2)?).map_err(|error| Failure::from(&error))?
+        }
         "RMS_NORM" => ctx.rms_norm(source(0)?, float(0)),
         "MUL_MAT" if node.params[0] == 0 => ctx.mul_mat(source(0)?, source(1)?),
         "MUL_MAT" => ctx.mul_mat_f32(source(0)?, source(1)?),

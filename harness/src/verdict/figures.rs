@@ -20,6 +20,7 @@ pub(super) fn faults(metrics: &Metrics, limits: &Limits) -> Vec<Finding> {
         step_caches(metrics, limits),
         before_storing(metrics, limits),
         mismatches(metrics, limits),
+        experts(metrics),
         divergence(metrics, limits),
         greedy(metrics),
     ];
@@ -152,6 +153,18 @@ fn mismatches(metrics: &Metrics, limits: &Limits) -> Option<Finding> {
     });
     let text = format!("{} real top-token mismatches in {} rows > {limit}{first}", found.real, found.rows);
     Some(Finding::new(FindingKind::Mismatches, found.real as f64, text))
+}
+
+fn experts(metrics: &Metrics) -> Option<Finding> {
+    let found = metrics.experts.as_ref().filter(|found| found.real > 0)?;
+    let first = found.list.first().map_or_else(String::new, |d| {
+        format!(
+            ", first in layer {} at position {}, step {}: {:?} instead of {:?} (gap {:.1e}, a tie up to {:.1e})",
+            d.layer, d.position, d.step, d.test, d.reference, d.gap, d.allowed
+        )
+    });
+    let text = format!("{} of {} sets of experts really differ{first}", found.real, found.sets);
+    Some(Finding::new(FindingKind::Experts, found.real as f64, text))
 }
 
 fn divergence(metrics: &Metrics, limits: &Limits) -> Option<Finding> {

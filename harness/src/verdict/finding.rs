@@ -19,6 +19,8 @@ named_enum! {
         BeforeStoring = "kv_before_storing_nmse",
         /// Top tokens that differ and that no allowed noise explains; how many.
         Mismatches = "mismatches",
+        /// Sets of experts that differ and that no allowed noise explains; how many.
+        Experts = "experts",
         /// Mean KL divergence in nats.
         Kl = "kl_mean",
         /// A greedy run that differs; how many tokens are equal before that.

@@ -125,6 +125,9 @@ pub struct Tolerances {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LimitRow {
+    /// The model's name, or what it contains between two `*`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    model: Option<String>,
     weights: Option<WeightClass>,
     kv: Option<KvType>,
     attn: Option<Attention>,
@@ -164,10 +167,20 @@ fn matches<T: PartialEq>(field: Option<T>, value: T) -> bool {
     field.is_none_or(|field| field == value)
 }
 
+/// Whether a model's name is `of`, or contains what `of` has between two `*`.
+fn is_named(name: &str, of: &str) -> bool {
+    match of.strip_prefix('*').and_then(|rest| rest.strip_suffix('*')) {
+        Some(part) => name.contains(part),
+        None => name == of,
+    }
+}
+
 impl LimitRow {
     fn matches(&self, key: &Key<'_>) -> bool {
         let options = &key.case.options;
-        matches(self.weights, key.weights)
+        let model = self.model.as_ref().is_none_or(|of| is_named(&key.case.model, of));
+        model
+            && matches(self.weights, key.weights)
             && matches(self.kv, options.kv)
             && matches(self.attn, options.attn)
             && matches(self.mode, key.case.mode)
@@ -281,6 +294,19 @@ mod tests {
         for (f, w) in found.iter().zip(wanted) {
             assert!((f - w).abs() <= 1e-12 * w, "{found:?} {wanted:?}");
         }
+    }
+
+    #[test]
+    fn a_row_may_be_of_some_models_only() {
+        assert!(is_named("gen-gemma3", "*gemma3*") && is_named("gen-gemma3", "gen-gemma3"));
+        assert!(!is_named("gen-llama", "*gemma3*") && !is_named("gen-gemma3", "gemma3"));
+        let limit = |case: &str| {
+            let case: Case = case.parse().unwrap();
+            let key = Key::new(&case, DeviceKind::Cpu).unwrap();
+            Tolerances::embedded().limits(&key).unwrap().logits_nmse.limit
+        };
+        assert!(limit("gen-gemma3/f32/prefill") > limit("gen-llama/f32/prefill"));
+        assert_eq!(limit("gen-gemma3/q8_0/prefill"), limit("gen-llama/q8_0/prefill"));
     }
 
     #[test]

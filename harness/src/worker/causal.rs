@@ -1,12 +1,12 @@
 //! The autoregressive modes. Every arm reads the same tokens: where a mode chooses them, those of the reference.
 
-use super::exchange::{Tokens, int, layers, open, rows, signed, unsigned};
+use super::exchange::{Tokens, int, layers, open, rows, shape, signed, unsigned};
 use super::protocol::{Failure, FailureKind, JobCell};
 use super::step_kv::{StepKvs, once};
 use crate::capture::{CaptureReader, CaptureWriter, Check, CheckBound, LayerProfile};
 use crate::compare::Nmse;
 use crate::plan::Attention;
-use model_file::{HyperParams, Model, Tokenizer};
+use model_file::{Model, Tokenizer};
 use runtime::generate::{autoregressive, most_likely, profile, speculative};
 use runtime::{LayerKv, Logits, Rows, Session};
 use std::path::Path;
@@ -435,7 +435,7 @@ impl Bench<'_> {
         let stored = self.session.read_cache().map_err(failed)?;
         layers(self.writer, self.session.hparams(), &stored);
         for (layer, kv) in self.session.take_recorded().iter().enumerate() {
-            let shape = shape(self.session.hparams(), kv);
+            let shape = shape(self.session.hparams(), layer, kv.k.len());
             self.writer.layer_before_storing(layer, &kv.k, &kv.v, shape);
         }
         Ok(())
@@ -473,10 +473,6 @@ fn step_kvs(session: &Session, cell: &JobCell) -> Result<StepKvs, Failure> {
 fn without_row(logits: &Logits, left_out: Option<usize>) -> Vec<f32> {
     let rows = (0..logits.rows()).filter(|row| Some(*row) != left_out);
     rows.flat_map(|row| logits.row(row)).copied().collect()
-}
-
-fn shape(h: &HyperParams, kv: &LayerKv) -> [usize; 3] {
-    [kv.k.len() / h.kv_width(), h.n_head_kv, h.head_dim]
 }
 
 fn lacks(path: &Path, what: &str) -> Failure {

@@ -1,9 +1,9 @@
 //! What every mode writes into captures and reads from the reference's.
 
 use super::protocol::{Failure, FailureKind};
-use crate::capture::{CaptureReader, CaptureWriter};
+use crate::capture::{CaptureReader, CaptureWriter, LayerRouting, StepRows};
 use model_file::HyperParams;
-use runtime::{LayerKv, Logits};
+use runtime::{LayerKv, Logits, RoutedPass};
 
 /// The tokens that were generated, where a mode generates.
 pub(super) type Tokens = Result<Option<Vec<u32>>, Failure>;
@@ -23,10 +23,33 @@ pub(super) fn rows(writer: &mut CaptureWriter, logits: &Logits, first: usize, st
 
 /// Adds keys and values of every layer.
 pub(super) fn layers(writer: &mut CaptureWriter, h: &HyperParams, kv: &[LayerKv]) {
-    for layer in kv {
-        let shape = [layer.k.len() / (h.n_head_kv * h.head_dim), h.n_head_kv, h.head_dim];
+    for (i, layer) in kv.iter().enumerate() {
+        let shape = shape(h, i, layer.k.len());
         writer.layer(&layer.k, shape, &layer.v, shape);
     }
+}
+
+/// `[positions, kv_heads, head_dim]` of so many values of a layer's K or V.
+pub(super) fn shape(h: &HyperParams, layer: usize, values: usize) -> [usize; 3] {
+    let of = h.layer(layer);
+    [values / of.kv_width(), of.n_head_kv, of.head_dim]
+}
+
+/// Adds what the routers of experts decided in all passes.
+pub(super) fn routing(writer: &mut CaptureWriter, h: &HyperParams, passes: &[RoutedPass]) {
+    let Some(experts) = h.experts.filter(|_| !passes.is_empty()) else { return };
+    let mut rows = StepRows::default();
+    let mut layers: Vec<LayerRouting<f32>> = Vec::new();
+    for (step, pass) in passes.iter().enumerate() {
+        rows.step.extend(pass.positions.iter().map(|_| int(step)));
+        rows.position.extend(pass.positions.iter().map(|&position| int(position)));
+        layers.resize(pass.layers.len(), LayerRouting { logits: Vec::new(), chosen: Vec::new() });
+        for (all, new) in layers.iter_mut().zip(&pass.layers) {
+            all.logits.extend_from_slice(&new.logits);
+            all.chosen.extend_from_slice(&new.chosen);
+        }
+    }
+    writer.routing(&rows, experts.count, experts.used, &layers);
 }
 
 /// A position or step as captures hold it.

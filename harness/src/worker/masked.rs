@@ -3,7 +3,7 @@
 //! Generations are computed along the reference's own trajectory, so that one flipped near-tie does not spoil every
 //! later step, and once more free running. Where the cache is used, the device is also held against itself without it.
 
-use super::exchange::{Tokens, int, layers, open, rows, signed, unsigned};
+use super::exchange::{Tokens, int, layers, open, rows, shape, signed, unsigned};
 use super::protocol::{Failure, FailureKind, JobCell};
 use super::step_kv::StepKvs;
 use crate::capture::{CaptureReader, CaptureWriter, Check, CheckBound, Traffic, Unmask};
@@ -34,7 +34,9 @@ fn canvas(session: &Session, cell: &JobCell) -> Vec<u32> {
 /// One forward pass without a cache, every row.
 pub(super) fn full(session: &mut Session, cell: &JobCell, writer: &mut CaptureWriter) -> Tokens {
     let tokens = canvas(session, cell);
+    session.record_routing();
     let pass = session.full(&tokens, Rows::All, true).map_err(|e| Failure::from(&e))?;
+    routing(writer, session);
     rows(writer, &pass.logits, 0, 0);
     writer.tokens(&signed(&tokens));
     layers(writer, session.hparams(), &pass.kv);
@@ -51,7 +53,9 @@ pub(super) fn full_cache(
     let tokens = canvas(session, cell);
     session.reset_cache(tokens.len()).map_err(|e| Failure::from(&e))?;
     record(session);
+    session.record_routing();
     let logits = session.full_cached(&tokens, Rows::All).map_err(|e| Failure::from(&e))?;
+    routing(writer, session);
     rows(writer, &logits, 0, 0);
     writer.tokens(&signed(&tokens));
     let kv = session.read_cache().map_err(|e| Failure::from(&e))?;
@@ -103,6 +107,7 @@ pub(super) fn generate(
     if plan.cache != CacheUse::None {
         record(session);
     }
+    session.record_routing();
     let shift = session.hparams().shift_logits;
     let mut steps = Vec::new();
     let forced = masked::generate(session, &inputs.prompt, plan, given.as_deref(), |view| {
@@ -119,6 +124,7 @@ pub(super) fn generate(
     writer.tokens(&signed(&forced.tokens));
     let kv = at_the_end(session, plan, &forced).map_err(|e| Failure::from(&e))?;
     layers(writer, session.hparams(), &kv);
+    routing(writer, session);
     before_storing(session, writer);
     found.notes.extend(by_step.write(writer, session.hparams())?);
     writer.unmask(&Unmask {
@@ -223,6 +229,12 @@ fn margins(free: &masked::Generated) -> Vec<f32> {
     margins
 }
 
+/// Writes what routers of experts decided since recording began. It ends.
+fn routing(writer: &mut CaptureWriter, session: &mut Session) {
+    let passes = session.take_routing();
+    super::exchange::routing(writer, session.hparams(), &passes);
+}
+
 /// Records what a quantised cache is given to store.
 fn record(session: &mut Session) {
     if session.kv_type().is_quantised() {
@@ -233,8 +245,7 @@ fn record(session: &mut Session) {
 /// Writes what was recorded: for each position what it was last given. Recording ends.
 fn before_storing(session: &mut Session, writer: &mut CaptureWriter) {
     for (layer, kv) in session.take_recorded().iter().enumerate() {
-        let h = session.hparams();
-        let shape = [kv.k.len() / h.kv_width(), h.n_head_kv, h.head_dim];
+        let shape = shape(session.hparams(), layer, kv.k.len());
         writer.layer_before_storing(layer, &kv.k, &kv.v, shape);
     }
 }

@@ -9,17 +9,17 @@
 //! everything else stays F64: storing in four bits alone puts logits 4e-2 from those of an F64 cache, beyond every
 //! limit, and says nothing about an arm.
 
-use super::exchange::{int, open, signed, unsigned};
+use super::exchange::{int, open, shape, signed, unsigned};
 use super::protocol::{Failure, FailureKind, JobCell};
 use crate::capture::{
-    BuildInfo, Cache, CaptureMeta, CaptureReader, CaptureWriter, DeviceInfo, DeviceKind, KvSet, ORACLE,
-    Placement, SCHEMA, Unmask,
+    BuildInfo, Cache, CaptureMeta, CaptureReader, CaptureWriter, DeviceInfo, DeviceKind, KvSet, LayerRouting,
+    ORACLE, Placement, SCHEMA, StepRows, Unmask,
 };
 use crate::plan::inputs::Inputs;
 use crate::plan::{Case, KvType, Mode};
 use model_file::{HyperParams, Model};
 use oracle::generate::masked;
-use oracle::{LayerKv, Network, Precision, Request, Rows};
+use oracle::{LayerKv, Network, Precision, Request, Routing, Rows};
 use runtime::generate::masked::CacheUse;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -100,6 +100,11 @@ fn sequence(
     let mut cache = network.cache_stored_as(fed, stored);
     let request = Request { rows: Rows::Only(&rows), window, ..Request::new(&tokens[..fed]) };
     let pass = network.forward(&mut cache, request).map_err(failed)?;
+    if reference.routing().is_some() {
+        let mut routings = Routings::default();
+        routings.push(0..fed, &pass.routing);
+        routings.write(writer, network.hparams());
+    }
     for (i, (&position, &step)) in reference.positions().iter().zip(reference.step()).enumerate() {
         writer.row(position, step, pass.logits.row(i));
     }
@@ -110,7 +115,7 @@ fn sequence(
         writer.step_rows(rows);
     }
     for (layer, kv) in pass.kv.iter().enumerate().take(reference.layers_of(KvSet::BeforeStoring)) {
-        writer.layer_before_storing(layer, &kv.k, &kv.v, shape(network.hparams(), kv));
+        writer.layer_before_storing(layer, &kv.k, &kv.v, shape(network.hparams(), layer, kv.k.len()));
     }
     Ok(())
 }
@@ -150,20 +155,23 @@ fn steps(
     let rows = reference.step_rows().cloned().unwrap_or_default();
     let mut by_step: Vec<LayerKv> = vec![LayerKv::default(); reference.layers_of(KvSet::Steps)];
     let mut before: Vec<LayerKv> = vec![LayerKv::default(); reference.layers_of(KvSet::BeforeStoring)];
-    let width = h.kv_width();
+    let mut routings = Routings::default();
     let generated = masked::generate(network, &inputs.prompt, plan, Some(&given), |step| {
         for (i, &position) in step.masked.iter().enumerate() {
             let read = if h.shift_logits { position.saturating_sub(1) } else { position };
             writer.row(int(read), int(step.step), step.logits.row(i));
         }
         let of_step = rows.step.iter().zip(&rows.position).filter(|(at, _)| **at == int(step.step));
+        routings.push(step.active.iter().copied(), step.routing);
         for position in of_step.filter_map(|(_, &position)| usize::try_from(position).ok()) {
-            for (all, held) in by_step.iter_mut().zip(step.cache.layers()) {
+            for (layer, (all, held)) in by_step.iter_mut().zip(step.cache.layers()).enumerate() {
+                let width = h.layer(layer).kv_width();
                 all.k.extend(held.k.get(position * width..(position + 1) * width).unwrap_or_default());
                 all.v.extend(held.v.get(position * width..(position + 1) * width).unwrap_or_default());
             }
         }
-        for (all, computed) in before.iter_mut().zip(step.kv) {
+        for (layer, (all, computed)) in before.iter_mut().zip(step.kv).enumerate() {
+            let width = h.layer(layer).kv_width();
             for (all, computed) in [(&mut all.k, &computed.k), (&mut all.v, &computed.v)] {
                 all.resize(step.tokens.len() * width, 0.0);
                 for (row, position) in computed.chunks_exact(width).zip(step.active) {
@@ -176,25 +184,29 @@ fn steps(
     writer.tokens(&signed(&generated.tokens));
     writer.unmask(unmask);
     for (layer, kv) in before.iter().enumerate() {
-        writer.layer_before_storing(layer, &kv.k, &kv.v, shape(h, kv));
+        writer.layer_before_storing(layer, &kv.k, &kv.v, shape(h, layer, kv.k.len()));
     }
     if !by_step.is_empty() {
-        if by_step.iter().any(|kv| kv.k.len() != rows.step.len() * width) {
+        let whole =
+            |(layer, kv): (usize, &LayerKv)| kv.k.len() == rows.step.len() * h.layer(layer).kv_width();
+        if !by_step.iter().enumerate().all(whole) {
             return Err(input("the reference has keys and values of steps or positions that there are not"));
         }
         writer.step_rows(&rows);
         for (layer, kv) in by_step.iter().enumerate() {
-            writer.layer_by_step(layer, &kv.k, &kv.v, shape(h, kv));
+            writer.layer_by_step(layer, &kv.k, &kv.v, shape(h, layer, kv.k.len()));
         }
     }
     match cache {
         // Without a cache the reference's keys and values are of the finished sequence.
         CacheUse::None => {
             let pass = network.full(&generated.tokens, Rows::Only(&[])).map_err(failed)?;
+            routings.push(0..generated.tokens.len(), &pass.routing);
             layers(writer, h, &pass.kv);
         }
         CacheUse::Full | CacheUse::Sparse(_) => layers(writer, h, generated.cache.layers()),
     }
+    routings.write(writer, h);
     Ok(())
 }
 
@@ -210,14 +222,40 @@ fn trajectory(path: &Path, unmask: &Unmask) -> Result<Vec<masked::Replay>, Failu
 }
 
 fn layers(writer: &mut CaptureWriter, h: &HyperParams, kv: &[LayerKv]) {
-    for layer in kv {
-        let shape = shape(h, layer);
+    for (i, layer) in kv.iter().enumerate() {
+        let shape = shape(h, i, layer.k.len());
         writer.layer(&layer.k, shape, &layer.v, shape);
     }
 }
 
-fn shape(h: &HyperParams, kv: &LayerKv) -> [usize; 3] {
-    [kv.k.len() / h.kv_width(), h.n_head_kv, h.head_dim]
+/// What the routers of experts decided, pass by pass.
+#[derive(Default)]
+struct Routings {
+    rows: StepRows,
+    layers: Vec<LayerRouting<f64>>,
+    passes: usize,
+}
+
+impl Routings {
+    /// Adds a pass over these positions.
+    fn push(&mut self, positions: impl Iterator<Item = usize>, routing: &[Routing]) {
+        for position in positions.filter(|_| !routing.is_empty()) {
+            self.rows.step.push(int(self.passes));
+            self.rows.position.push(int(position));
+        }
+        self.passes += 1;
+        self.layers.resize(routing.len(), LayerRouting { logits: Vec::new(), chosen: Vec::new() });
+        for (all, new) in self.layers.iter_mut().zip(routing) {
+            all.logits.extend_from_slice(&new.logits);
+            all.chosen.extend(new.chosen.iter().map(|&expert| int(expert)));
+        }
+    }
+
+    fn write(self, writer: &mut CaptureWriter, h: &HyperParams) {
+        if let Some(experts) = h.experts.filter(|_| !self.layers.is_empty()) {
+            writer.routing(&self.rows, experts.count, experts.used, &self.layers);
+        }
+    }
 }
 
 fn meta(cell: &JobCell, timings: BTreeMap<String, f64>) -> CaptureMeta {

@@ -1,7 +1,7 @@
 //! Keys and values step by step, as captures hold them: what each forward pass of a run computed, so that a comparison
 //! can say in which step and layer two arms part.
 
-use super::exchange::int;
+use super::exchange::{int, shape};
 use super::protocol::{Failure, FailureKind};
 use crate::capture::{CaptureReader, CaptureWriter, STEP_KV_MOST, StepRows};
 use model_file::HyperParams;
@@ -14,9 +14,8 @@ pub(super) struct StepKvs {
     given: Option<StepRows>,
     rows: StepRows,
     layers: Vec<LayerKv>,
-    /// Values of one position in one layer.
-    width: usize,
-    n_layer: usize,
+    /// Values of one position in each layer.
+    widths: Vec<usize>,
     /// The bytes that all rows may take, and whether a step would have exceeded them.
     most: usize,
     full: bool,
@@ -30,8 +29,7 @@ impl StepKvs {
             given: reference.map(|reference| reference.step_rows().cloned().unwrap_or_default()),
             rows: StepRows::default(),
             layers: Vec::new(),
-            width: h.kv_width(),
-            n_layer: h.n_layer,
+            widths: (0..h.n_layer).map(|layer| h.layer(layer).kv_width()).collect(),
             most: STEP_KV_MOST,
             full: false,
             failed: None,
@@ -53,7 +51,7 @@ impl StepKvs {
             None => positions.to_vec(),
         };
         let rows = self.rows.step.len() + positions.len();
-        self.full |= rows * self.n_layer * self.width * 2 * size_of::<f32>() > self.most;
+        self.full |= rows * self.widths.iter().sum::<usize>() * 2 * size_of::<f32>() > self.most;
         if self.full || positions.is_empty() || self.failed.is_some() {
             return;
         }
@@ -80,14 +78,15 @@ impl StepKvs {
         if let Some(error) = &self.failed {
             return Err(Failure::from(error));
         }
-        if self.layers.iter().any(|layer| layer.k.len() != self.rows.step.len() * self.width) {
+        let count = self.rows.step.len();
+        if self.layers.iter().zip(&self.widths).any(|(layer, width)| layer.k.len() != count * width) {
             let message = "a step's keys and values are not those of its positions".to_owned();
             return Err(Failure { kind: FailureKind::Fault, message });
         }
         if !self.layers.is_empty() {
             writer.step_rows(&self.rows);
             for (i, layer) in self.layers.iter().enumerate() {
-                writer.layer_by_step(i, &layer.k, &layer.v, [self.rows.step.len(), h.n_head_kv, h.head_dim]);
+                writer.layer_by_step(i, &layer.k, &layer.v, shape(h, i, layer.k.len()));
             }
         }
         let next = self.rows.step.last().map_or(0, |last| last + 1);

@@ -12,9 +12,9 @@ fn the_embedded_gate_is_right_and_its_presets_have_every_mode() {
     let gate = Gate::embedded();
     assert_eq!(gate.preset_names().collect::<Vec<_>>(), ["full", "nightly", "quick"]);
     assert_eq!(gate.settings.preset, "quick");
-    assert_eq!(gate.preset(None).unwrap().rows.len(), 9);
+    assert_eq!(gate.preset(None).unwrap().rows.len(), 12);
     let full = &gate.preset(Some("full")).unwrap().rows;
-    assert_eq!(full[..9], gate.preset(Some("quick")).unwrap().rows);
+    assert_eq!(full[..12], gate.preset(Some("quick")).unwrap().rows);
     for mode in crate::plan::Mode::ALL {
         assert!(full.iter().any(|row| row.modes.contains(mode)), "{mode}");
     }

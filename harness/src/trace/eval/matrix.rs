@@ -33,6 +33,31 @@ pub(super) fn product(node: &Node<'_>) -> Result<Vec<f64>, EvalError> {
     Ok(out)
 }
 
+/// For each index in `[used, n]` the product of that matrix of `a [k, m, matrices]` with a column of `b [k, used or 1,
+/// n]`: `[m, used, n]`.
+pub(super) fn product_of_chosen(node: &Node<'_>) -> Result<Vec<f64>, EvalError> {
+    let (a, b, chosen) = (node.input(0)?, node.input(1)?, node.input(2)?);
+    let (used, n) = (chosen.ne[0], chosen.ne[1]);
+    let fits = a.ne[0] == b.ne[0] && b.ne[1] > 0 && used.is_multiple_of(b.ne[1]) && b.ne[2] == n;
+    if !fits || chosen.rows() != n || a.ne[3] != 1 || b.ne[3] != 1 {
+        let what = format!("{:?} times {:?} by {:?}", a.ne, b.ne, chosen.ne);
+        return Err(EvalError::lacks(node.info, what));
+    }
+    let (m, matrices) = (a.ne[1], a.ne[2]);
+    let each = (0..n * used).into_par_iter().map(|i| {
+        let (token, place) = (i / used, i % used);
+        let at = chosen.row(token)?[place];
+        if !(at >= 0.0 && at < matrices as f64) {
+            let what = format!("`{}`: matrix {at} of {matrices}", node.info.name);
+            return Err(EvalError::Malformed(what));
+        }
+        let column = b.row(token * b.ne[1] + place % b.ne[1])?;
+        let first = at as usize * m;
+        (first..first + m).map(|row| Ok(dot(&a.row(row)?, &column))).collect::<Result<Vec<f64>, EvalError>>()
+    });
+    Ok(each.collect::<Result<Vec<_>, _>>()?.concat())
+}
+
 /// The sum of products, in order, in eight parts that follow each other.
 pub(super) fn dot(a: &[f64], b: &[f64]) -> f64 {
     let mut parts = [0.0; 8];

@@ -89,7 +89,12 @@ impl Node<'_> {
             "ADD" => pointwise::binary(self, |a, b| a + b),
             "MUL" => pointwise::binary(self, |a, b| a * b),
             "SCALE" => pointwise::scale(self),
+            "DIV" => pointwise::binary(self, |a, b| a / b),
             "SILU" => pointwise::silu(self),
+            "GELU" => pointwise::gelu(self),
+            "TANH" => pointwise::each(self, f64::tanh),
+            "SUM_ROWS" => pointwise::sum_rows(self),
+            "ARGSORT" => pointwise::argsort(self),
             "RMS_NORM" => pointwise::rms_norm(self),
             "GET_ROWS" => pointwise::get_rows(self),
             "CONCAT" => pointwise::concat(self),
@@ -98,6 +103,7 @@ impl Node<'_> {
             "SOFT_MAX" => attention::soft_max(self),
             "FLASH_ATTN_EXT" => attention::flash(self),
             "MUL_MAT" => matrix::product(self),
+            "MUL_MAT_ID" => matrix::product_of_chosen(self),
             op => Err(EvalError::lacks(self.info, format!("op {op}"))),
         }
     }

@@ -24,9 +24,42 @@ pub(super) fn scale(node: &Node<'_>) -> Result<Vec<f64>, EvalError> {
     Ok(node.input(0)?.values()?.into_iter().map(|a| a * scale + bias).collect())
 }
 
+/// A function of each element.
+pub(super) fn each(node: &Node<'_>, of: impl Fn(f64) -> f64) -> Result<Vec<f64>, EvalError> {
+    Ok(node.input(0)?.values()?.into_iter().map(of).collect())
+}
+
 /// `a / (1 + exp(-a))`.
 pub(super) fn silu(node: &Node<'_>) -> Result<Vec<f64>, EvalError> {
-    Ok(node.input(0)?.values()?.into_iter().map(|a| a / (1.0 + (-a).exp())).collect())
+    each(node, |a| a / (1.0 + (-a).exp()))
+}
+
+/// `a (1 + tanh(sqrt(2 / pi) (a + 0.044715 a^3))) / 2`.
+pub(super) fn gelu(node: &Node<'_>) -> Result<Vec<f64>, EvalError> {
+    let root = std::f64::consts::FRAC_2_PI.sqrt();
+    each(node, |a| 0.5 * a * (1.0 + (root * a * (1.0 + 0.044_715 * a * a)).tanh()))
+}
+
+/// The sum of each row.
+pub(super) fn sum_rows(node: &Node<'_>) -> Result<Vec<f64>, EvalError> {
+    let a = node.input(0)?;
+    (0..a.rows()).map(|row| Ok(a.row(row)?.iter().sum())).collect()
+}
+
+/// The indices that sort each row, the largest first; of equal ones any order is as good, this is the first's.
+pub(super) fn argsort(node: &Node<'_>) -> Result<Vec<f64>, EvalError> {
+    if node.info.params[0] != 1 {
+        return Err(EvalError::lacks(node.info, "any but a falling order"));
+    }
+    let a = node.input(0)?;
+    let mut out = Vec::with_capacity(a.ne[0] * a.rows());
+    for row in 0..a.rows() {
+        let values = a.row(row)?;
+        let mut order: Vec<usize> = (0..values.len()).collect();
+        order.sort_by(|&i, &j| values[j].total_cmp(&values[i]));
+        out.extend(order.into_iter().map(|i| i as f64));
+    }
+    Ok(out)
 }
 
 /// Each row over the root of its mean square.
@@ -42,18 +75,23 @@ pub(super) fn rms_norm(node: &Node<'_>) -> Result<Vec<f64>, EvalError> {
     Ok(out)
 }
 
-/// Rows of a matrix by index.
+/// Rows of matrices by index: each row of indices is of one matrix.
 pub(super) fn get_rows(node: &Node<'_>) -> Result<Vec<f64>, EvalError> {
     let (table, index) = (node.input(0)?, node.input(1)?);
-    if index.rows() != 1 || table.rows() != table.ne[1] {
-        return Err(EvalError::lacks(node.info, "rows of several matrices"));
+    if index.ne[1] != table.ne[2] || index.ne[2] != table.ne[3] || index.ne[3] != 1 {
+        return Err(EvalError::lacks(node.info, format!("rows {:?} of {:?}", index.ne, table.ne)));
     }
     let mut out = Vec::new();
-    for at in index.values()? {
-        if !(at >= 0.0 && at < table.ne[1] as f64) {
-            return Err(EvalError::Malformed(format!("`{}`: row {at} of {}", node.info.name, table.ne[1])));
+    for matrix in 0..index.rows() {
+        for at in index.row(matrix)? {
+            if !(at >= 0.0 && at < table.ne[1] as f64) {
+                return Err(EvalError::Malformed(format!(
+                    "`{}`: row {at} of {}",
+                    node.info.name, table.ne[1]
+                )));
+            }
+            out.extend(table.row(matrix * table.ne[1] + at as usize)?);
         }
-        out.extend(table.row(at as usize)?);
     }
     Ok(out)
 }

@@ -61,6 +61,45 @@ fn norm_silu_and_scale() {
 }
 
 #[test]
+fn gelu_tanh_sums_and_quotients() {
+    let a = info("NONE", F32, [2, 2, 1, 1]);
+    let x = f32s(&[1.0, -2.0, 0.0, 4.0]);
+    let of = |op: &str, ne| value(&info(op, F32, ne), &[(&a, &x)]).unwrap();
+    let gelu = of("GELU", a.ne);
+    // Of the approximation: gelu(1) = 0.8411919906, gelu(-2) = -0.0454022931.
+    assert!((gelu[0] - 0.841_191_990_6).abs() < 1e-9 && (gelu[1] + 0.045_402_293_1).abs() < 1e-9, "{gelu:?}");
+    close(&of("TANH", a.ne), &[1f64.tanh(), (-2f64).tanh(), 0.0, 4f64.tanh()]);
+    close(&of("SUM_ROWS", [1, 2, 1, 1]), &[-1.0, 4.0]);
+    let (by, two) = (info("NONE", F32, [1, 2, 1, 1]), f32s(&[2.0, 4.0]));
+    close(&value(&info("DIV", F32, a.ne), &[(&a, &x), (&by, &two)]).unwrap(), &[0.5, -1.0, 0.0, 1.0]);
+}
+
+#[test]
+fn experts_are_sorted_picked_and_multiplied() {
+    let probabilities = info("NONE", F32, [3, 2, 1, 1]);
+    let p = f32s(&[0.2, 0.5, 0.3, 0.6, 0.1, 0.3]);
+    let mut sort = info("ARGSORT", TensorType::I32, [3, 2, 1, 1]);
+    sort.params[0] = 1;
+    close(&value(&sort, &[(&probabilities, &p)]).unwrap(), &[1.0, 2.0, 0.0, 0.0, 2.0, 1.0]);
+    // The two best of each token.
+    let chosen = info("NONE", TensorType::I32, [2, 2, 1, 1]);
+    let ids: Vec<u8> = [1i32, 2, 0, 2].iter().flat_map(|i| i.to_le_bytes()).collect();
+    let each = info("NONE", F32, [1, 3, 2, 1]);
+    let picked = value(&info("GET_ROWS", F32, [1, 2, 2, 1]), &[(&each, &p), (&chosen, &ids)]).unwrap();
+    assert!((picked[1] - 0.3).abs() < 1e-7 && (picked[2] - 0.6).abs() < 1e-7, "{picked:?}");
+    // Three experts of one row each, one column a token.
+    let matrices = info("NONE", F32, [2, 1, 3, 1]);
+    let w = f32s(&[1.0, 0.0, 0.0, 1.0, 1.0, 1.0]);
+    let columns = info("NONE", F32, [2, 1, 2, 1]);
+    let x = f32s(&[2.0, 3.0, 5.0, 7.0]);
+    let product = info("MUL_MAT_ID", F32, [1, 2, 2, 1]);
+    let given = value(&product, &[(&matrices, &w), (&columns, &x), (&chosen, &ids)]).unwrap();
+    close(&given, &[3.0, 5.0, 5.0, 12.0]);
+    let outside: Vec<u8> = [1i32, 3, 0, 2].iter().flat_map(|i| i.to_le_bytes()).collect();
+    assert!(value(&product, &[(&matrices, &w), (&columns, &x), (&chosen, &outside)]).is_err());
+}
+
+#[test]
 fn rows_by_index_and_one_after_the_other() {
     let table = info("NONE", F32, [2, 3, 1, 1]);
     let x = f32s(&[0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
