@@ -21,12 +21,9 @@ pub fn standard(least: u32, max: u32) -> Vec<u32> {
 pub const fn least(mode: Mode) -> Option<u32> {
     match mode {
         // Block diffusion has its canvas besides.
-        Mode::Prefill
-        | Mode::Decode
-        | Mode::Profile
-        | Mode::Speculative
-        | Mode::Unified
-        | Mode::PromptKv => Some(1),
+        Mode::Prefill | Mode::Decode | Mode::Profile | Mode::Speculative | Mode::Unified | Mode::PromptKv => {
+            Some(1)
+        }
         // A part of the prompt goes first; half of the sequence is masks.
         Mode::Batch | Mode::Full | Mode::FullCache | Mode::Sparse | Mode::Generate => Some(2),
         Mode::Lifecycle => Some(9),

@@ -2,7 +2,7 @@
 
 use super::super::Cell;
 use super::figures::percent;
-use crate::compare::{Greedy, MismatchKind, NonFinite, TopToken};
+use crate::compare::{ExpertSets, Greedy, MismatchKind, NonFinite, TopToken};
 use crate::report::format::scientific;
 use maud::{Markup, html};
 
@@ -11,6 +11,7 @@ pub(super) fn render(index: usize, cell: &Cell) -> Markup {
     html! {
         @if let Some(metrics) = &cell.metrics {
             @if metrics.top_token.mismatches > 0 { (mismatches(index, cell, &metrics.top_token)) }
+            @if let Some(found) = metrics.experts.as_ref().filter(|e| !e.list.is_empty()) { (experts(index, found)) }
             @if let Some(found) = &metrics.greedy { (greedy(index, cell, found)) }
             @if !metrics.nonfinite.tensors.is_empty() { (nonfinite(index, &metrics.nonfinite)) }
         }
@@ -62,6 +63,47 @@ fn mismatches(index: usize, cell: &Cell, found: &TopToken) -> Markup {
                             td.n { (found.place.step) }
                             td { (token(cell, found.reference, "NaN in the row")) }
                             td { (token(cell, found.test, "NaN in the row")) }
+                            td.n { (scientific(found.margin)) }
+                            td.n { (scientific(found.allowed)) }
+                            td.n { (scientific(found.gap)) }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn experts(index: usize, found: &ExpertSets) -> Markup {
+    let list = |experts: &[i32]| experts.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    html! {
+        h4 #(format!("c{index}-experts")) { "Sets of experts that differ" }
+        p {
+            (found.real) " of " (found.sets) " really, " (found.ties) " explained by the allowed noise (ties). Those after "
+            "the first may follow from it."
+        }
+        div.scroll tabindex="0" role="group" aria-label="Sets of experts that differ" {
+            table {
+                caption {
+                    "Real ones first"
+                    @if (found.list.len() as u64) < found.real + found.ties {
+                        "; the first " (found.list.len()) " of " (found.real + found.ties)
+                    }
+                }
+                thead { tr {
+                    th.n scope="col" { "layer" } th.n scope="col" { "position" } th.n scope="col" { "pass" }
+                    th scope="col" { "kind" } th scope="col" { "the reference's only" } th scope="col" { "the test's only" }
+                    th.n scope="col" { "margin" } th.n scope="col" { "tie up to" } th.n scope="col" { "gap" }
+                } }
+                tbody {
+                    @for found in &found.list {
+                        tr class=[(found.kind == MismatchKind::Real).then_some("over")] {
+                            td.n { (found.layer) }
+                            td.n { (found.position) }
+                            td.n { (found.step) }
+                            td { (found.kind) }
+                            td { (list(&found.reference)) }
+                            td { (list(&found.test)) }
                             td.n { (scientific(found.margin)) }
                             td.n { (scientific(found.allowed)) }
                             td.n { (scientific(found.gap)) }
