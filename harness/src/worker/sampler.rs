@@ -33,6 +33,9 @@ pub(super) struct Round {
     pub(super) u: Vec<f32>,
 }
 
+/// Step, positions and logits of a canvas that is not made.
+type Kept = (i32, Vec<i32>, Vec<f32>);
+
 /// The canvases of a case, one after the other.
 pub(super) struct Rounds {
     pub(super) vocab: usize,
@@ -40,8 +43,8 @@ pub(super) struct Rounds {
     /// Steps that are made.
     made: usize,
     rows: usize,
-    /// Step, positions and logits of each that is not made.
-    kept: Option<Vec<(i32, Vec<i32>, Vec<f32>)>>,
+    /// Those that are not made.
+    kept: Option<Vec<Kept>>,
 }
 
 impl Rounds {
@@ -67,7 +70,7 @@ impl Rounds {
         let (vocab, logits) = reference
             .sampled_logits()
             .map_err(|e| Failure { kind: FailureKind::Input, message: format!("the reference: {e}") })?;
-        let mut kept: Vec<(i32, Vec<i32>, Vec<f32>)> = Vec::new();
+        let mut kept: Vec<Kept> = Vec::new();
         let places = reference.step().iter().zip(reference.positions());
         for ((&step, &position), row) in places.zip(logits.chunks_exact(vocab.max(1))) {
             if kept.last().is_none_or(|last| last.0 != step) {
