@@ -166,9 +166,9 @@ const PRESET_SHA256: &[(&str, &str)] = &[
     ("adv-dream-head-128", "464c39b648a1d81c0017617b3de0536e686df53538b9297d0796f4195ffe794c"),
     ("adv-dream-head-256", "7515c3c65546fb653233ed44e5da2a61dbb8df3e8fb8ae88e43e1bc58775312b"),
     ("adv-dream-gqa-12", "8de9fd276269874636718edb09818db090c9e22ded396b0771b0bcc9b257e685"),
-    ("gen-diffusion-gemma", "SHA0"),
-    ("gen-diffusion-gemma-c32", "SHA1"),
-    ("gen-diffusion-gemma-e300", "SHA2"),
+    ("gen-diffusion-gemma", "a03d79842f40632829bf6dc15be9979850b7e3798399794098e971aa99a65b78"),
+    ("gen-diffusion-gemma-c32", "e349820e74461e4cf33e83680f7f4bda626fa2ed40d29834b22b78f0cc0a9d1e"),
+    ("gen-diffusion-gemma-e300", "28cd84854b63765eb721634021dcd905c72a9fa582b7d5b59e59250366215971"),
 ];
 
 #[test]
