@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use std::path::{Component, Path, PathBuf};
 
 /// What may lie in the folder beside the goldens: what it is about, and the outside anchors.
-const OTHERS: [&str; 3] = [manifest::FILE, "README.md", "anchors"];
+const OTHERS: [&str; 4] = [manifest::FILE, "README.md", "anchors", "anchors-transformers"];
 
 /// A golden that fits.
 pub struct Golden {

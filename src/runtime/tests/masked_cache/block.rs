@@ -172,7 +172,7 @@ fn what_cannot_be_computed_is_said() {
     let model = model(&GenerateSpec::preset("gen-diffusion-gemma").unwrap());
     let mut session = on_cpu(&model, Options::default());
     let canvas = tokens(&session, 8);
-    let mut refused = |what: &str, result: Result<FullPass, Error>| {
+    let refused = |what: &str, result: Result<FullPass, Error>| {
         let error = result.map(|_| ()).unwrap_err().to_string();
         assert!(error.contains(what), "{error}");
     };
