@@ -159,7 +159,7 @@ impl Bisection {
                         }
                         (command("Command", &self.command))
                         @if let Some(rerun) = self.rerun() {
-                            (command("First bad one alone", &rerun))
+                            (command("First bad one alone", rerun))
                         }
                     }
                     main #main {

@@ -141,7 +141,7 @@ pub(super) fn main(command: &Command) -> Result<ExitCode, Failed> {
             Ok(ExitCode::Success)
         }
         Command::Check { builds, ratio, p, file } => {
-            if !(*ratio >= 1.0) || !(*p > 0.0 && *p < 1.0) {
+            if !(*ratio >= 1.0 && *p > 0.0 && *p < 1.0) {
                 let why = format!(
                     "--ratio {ratio} --p {p}: a ratio of at least 1 and a p between 0 and 1 are wanted"
                 );
