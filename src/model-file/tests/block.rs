@@ -130,7 +130,6 @@ fn what_cannot_be_is_refused_with_its_key() {
         (own("attention.head_count_kv"), list(&[2, 1, 1, 1])),
         (own("attention.head_count_kv"), list(&[3, 1, 3, 1])),
         (own("attention.head_count_kv"), list(&[-2, 1, -2, 1])),
-        (own("attention.sliding_window_pattern"), bools(&[true; 4])),
         (own("attention.sliding_window_pattern"), bools(&[true, false])),
         (own("attention.sliding_window_pattern"), None),
         (own("attention.value_length_swa"), Some(Value::U32(32))),
@@ -142,6 +141,10 @@ fn what_cannot_be_is_refused_with_its_key() {
         let error = changed(&path, &key, value).map(|_| ()).unwrap_err().to_string();
         assert!(error.contains(&key), "{key}: {error}");
     }
+    // With a window everywhere it is the heads that contradict each other.
+    let all = changed(&path, &own("attention.sliding_window_pattern"), bools(&[true; 4]));
+    let error = all.map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains("attention.head_count_kv"), "{error}");
     assert!(changed(&path, "diffusion.eb_t_min", None).is_ok(), "the sampler has defaults");
 }
 
@@ -155,7 +158,7 @@ fn specs_that_contradict_themselves_are_refused() {
         GenerateSpec { block: Some(block), ..preset() }
     };
     for (spec, field) in [
-        (GenerateSpec { block: None, ..preset() }, "block"),
+        (GenerateSpec { block: None, rope_freqs: false, ..preset() }, "block"),
         (GenerateSpec { block: preset().block, ..GenerateSpec::preset("gen-llama").unwrap() }, "block"),
         (with(&|b| b.diffusion.canvas = 0), "block"),
         (with(&|b| b.windowed.layers = vec![true; 4]), "block.windowed.layers"),

@@ -280,7 +280,7 @@ fn contradicting_hyper_parameters_are_refused() {
             U,
             "general.architecture",
             "\"gemma4\"",
-            "dream, llada, qwen2, llama, qwen3, gemma3, llada-moe are",
+            "dream, llada, qwen2, llama, qwen3, gemma3, llada-moe, diffusion-gemma are",
         ),
         (dream().set("general.architecture", 3u32), M, "general.architecture", "3", "must be string"),
         (
