@@ -47,9 +47,11 @@ fn vulkan_agrees_with_itself() {
         println!("this build and machine have no Vulkan device: nothing was tested");
         return;
     };
-    // On Mesa's software device a process that ran flash attention among much else ended in a corrupted heap.
-    let flash = !device.description().contains("llvmpipe");
-    common::check(&Bench::new(ggml, "Vulkan0", Limits { shape: 1e-5, other: 1e-5, flash }));
+    // On Mesa's software device a process that ran flash attention among much else ended in a corrupted heap, and most of
+    // those that shifted a context did, or waited for ever. The harness's mode `lifecycle` shifts there too.
+    let sound = !device.description().contains("llvmpipe");
+    let limits = Limits { shape: 1e-5, other: 1e-5, flash: sound, shift: sound };
+    common::check(&Bench::new(ggml, "Vulkan0", limits));
 }
 
 /// How a process ended; none if it had to be ended for its time.

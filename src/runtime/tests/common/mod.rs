@@ -34,6 +34,8 @@ pub(crate) struct Limits {
     pub(crate) other: f64,
     /// Whether flash attention is tested.
     pub(crate) flash: bool,
+    /// Whether shifts of a context are tested.
+    pub(crate) shift: bool,
 }
 
 /// One device and the models that are run on it.
@@ -235,7 +237,9 @@ fn lifecycle(bench: &Bench, model: &Model) {
     assert!(session.extend(rest, Rows::All).unwrap() == on, "diverged and returned");
     assert!(session.truncate(41).is_err());
 
-    shift(bench, model, &tokens);
+    if bench.limits.shift {
+        shift(bench, model, &tokens);
+    }
 }
 
 /// After a shift the first layer's keys and values, which depend on nothing but token and position, are those
