@@ -25,11 +25,13 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// A run's folder, its report.json, or a folder of runs' folders; the same of sweeps, whose file is sweep.json; with LABEL= before it, the label follows the
-    /// build's name in every cell, so that equal names of devices on different machines do not collide
+    /// A run's folder, its report.json, or a folder of runs' folders; the same of sweeps, whose file is sweep.json; with
+    /// LABEL= before it, the label follows the build's name in every cell, so that equal names of devices on different
+    /// machines do not collide
     #[arg(value_name = "[LABEL=]DIR", required = true)]
     dir: Vec<String>,
-    /// Which report of a cell, or of an item on an arm, counts where they differ: newest or worst [default: differing is an error]
+    /// Which report of a cell, or of an item on an arm, counts where they differ: newest or worst [default: differing is
+    /// an error]
     #[arg(long, value_name = "WHICH")]
     prefer: Option<Prefer>,
     /// Where the merged report goes
@@ -42,8 +44,16 @@ const REPORT: &str = "report.json";
 
 pub(super) fn main(args: &Args) -> Result<ExitCode, Failed> {
     let usage = |error: &dyn std::fmt::Display| Failed::new(ExitCode::Usage, error);
-    if args.dir.iter().all(|given| is_of_sweeps(labelled(given).1)) {
-        return sweeps(args);
+    let (of_sweeps, others): (Vec<_>, Vec<_>) =
+        args.dir.iter().map(|given| labelled(given).1).partition(|dir| is_of_sweeps(dir));
+    match (of_sweeps.first(), others.first()) {
+        (Some(_), None) => return sweeps(args),
+        (Some(sweep), Some(other)) => {
+            let (sweep, other) = (sweep.display(), other.display());
+            let why = format!("{sweep} is of sweeps and {other} is not: reports and sweeps are merged apart");
+            return Err(Failed::new(ExitCode::Usage, why));
+        }
+        (None, _) => {}
     }
     let mut reports: Vec<Report> = Vec::new();
     for given in &args.dir {

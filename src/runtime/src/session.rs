@@ -523,6 +523,20 @@ impl Session {
         request: &Request<'_>,
         mut walker: Option<&mut dyn Walker>,
     ) -> Result<FullPass, Error> {
+        loop {
+            // Once more at most: a fresh scheduler has memory for any graph, or an error.
+            if let Some(pass) = self.try_compute(request, &mut walker)? {
+                return Ok(pass);
+            }
+        }
+    }
+
+    /// The same; none where the graph got no memory and has to be built again.
+    fn try_compute(
+        &mut self,
+        request: &Request<'_>,
+        walker: &mut Option<&mut dyn Walker>,
+    ) -> Result<Option<FullPass>, Error> {
         let Request { tokens, positions: at, rows, cached, keep_kv, keep_residuals, phase } = *request;
         self.check_tokens(tokens, rows)?;
         self.check_phase(phase)?;
@@ -596,13 +610,9 @@ impl Session {
             Some(logits)
         };
         let Builder { graph, captured, residuals, routed, .. } = b;
-        if let Some(walker) = walker.as_deref_mut() {
-            walker.describe(&self.noted(request), &graph.nodes());
+        if !self.allocate(&graph)? {
+            return Ok(None);
         }
-
-        let pins = self.pins(&graph.nodes())?;
-        self.scheduler.allocate(&graph, &pins)?;
-        self.record_placement(&graph);
 
         token_input.write_i32(&tokens.iter().map(|&t| index(t as usize)).collect::<Vec<_>>())?;
         positions.write_i32(&at.iter().map(|&p| index(p)).collect::<Vec<_>>())?;
@@ -614,13 +624,14 @@ impl Session {
             scatter.fill(&at[..stored], n_kv)?;
         }
         if let Some(walker) = walker {
-            observed::compute(&self.scheduler, &graph, walker)?;
-            return Ok(FullPass {
+            walker.describe(&self.noted(request), &graph.nodes());
+            observed::compute(&self.scheduler, &graph, *walker)?;
+            return Ok(Some(FullPass {
                 logits: Logits::default(),
                 kv: Vec::new(),
                 residuals: Vec::new(),
                 routing: Vec::new(),
-            });
+            }));
         }
         self.scheduler.compute(&graph)?;
 
@@ -643,7 +654,8 @@ impl Session {
         if let Some(passes) = self.routed.as_mut().filter(|_| !routing.is_empty()) {
             passes.push(RoutedPass { positions: at.to_vec(), layers: routing.clone() });
         }
-        Ok(FullPass { logits: Logits { vocab: self.hparams.n_vocab, values }, kv, residuals, routing })
+        let logits = Logits { vocab: self.hparams.n_vocab, values };
+        Ok(Some(FullPass { logits, kv, residuals, routing }))
     }
 
     /// Block diffusion goes in phases, and nothing else does.

@@ -22,12 +22,13 @@ pub(crate) struct Problem {
     pub(crate) answer: String,
 }
 
-/// Reads `{"prompt", "answer"}` lines.
+/// Reads `{"prompt", "answer"}` lines, without the control, which is no held-out problem.
 pub(crate) fn read(path: &Path) -> Vec<Problem> {
     let text = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     text.lines()
-        .map(|line| {
-            let value: serde_json::Value = serde_json::from_str(line).expect("a line of JSON");
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).expect("a line of JSON"))
+        .filter(|value| !value["tags"].as_array().expect("tags").iter().any(|tag| tag == "control"))
+        .map(|value| {
             let field = |name: &str| value[name].as_str().expect("a text").to_string();
             Problem { prompt: field("prompt"), answer: field("answer") }
         })

@@ -78,9 +78,12 @@ impl Session {
             return Err(Error::Input(format!("{keep} + {drop} positions of a cache of {used} to shift")));
         }
         let moved = used - keep - drop;
-        if drop == 0 || moved == 0 {
-            return self.truncate(keep + moved);
-        }
+        while drop > 0 && moved > 0 && !self.try_shift(keep, drop, moved)? {}
+        self.truncate(keep + moved)
+    }
+
+    /// Moves the last `moved` positions; false where the graph got no memory and has to be built again.
+    fn try_shift(&mut self, keep: usize, drop: usize, moved: usize) -> Result<bool, Error> {
         let size = graph_size(&self.hparams);
         let ctx = Context::new(self.ggml, size, size)?;
         let graph = ctx.graph(size)?;
@@ -121,9 +124,9 @@ impl Session {
                 graph.expand(&name(written, "store"));
             }
         }
-        let pins = self.pins(&graph.nodes())?;
-        self.scheduler.allocate(&graph, &pins)?;
-        self.record_placement(&graph);
+        if !self.allocate(&graph)? {
+            return Ok(false);
+        }
         back.write_i32(&vec![-index(drop); moved])?;
         if self.set_rows {
             rows.write_i64(&(keep..keep + moved).map(as_i64).collect::<Vec<_>>())?;
@@ -132,6 +135,6 @@ impl Session {
         let rows = Some(&rows).filter(|_| self.set_rows);
         let sent: usize = rows.into_iter().chain([&back]).map(Tensor::bytes).sum();
         self.traffic.get_mut().graph(sent, 0);
-        self.truncate(keep + moved)
+        Ok(true)
     }
 }

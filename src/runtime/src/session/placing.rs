@@ -2,16 +2,35 @@
 
 use ggml_sys::{Graph, Tensor};
 
-use super::Session;
+use super::{Session, scheduler};
 use crate::error::Error;
 use crate::pins::{Pins, Unit};
 use crate::placement::is_view;
 
 impl Session {
+    /// Gives memory to `graph` and counts where its nodes are. False where it has none, because a fresh scheduler had to
+    /// be made: then it is to be built again.
+    ///
+    /// A compute buffer that is too small for a graph is replaced by a larger one. Mesa's llvmpipe writes into the heap
+    /// after that: of processes in which buffers grew 30 times two in three died or hung, and none of those that began
+    /// with a fresh backend each time, or in which the largest graph came first (Mesa 22.3.6, ggml 0.26.0).
+    pub(super) fn allocate(&mut self, graph: &Graph) -> Result<bool, Error> {
+        let pins = self.pins(&graph.nodes())?;
+        let before = self.scheduler.compute_bytes(0);
+        self.scheduler.allocate(graph, &pins)?;
+        let grew = before > 0 && self.scheduler.compute_bytes(0) > before;
+        if grew && self.selected.device.description().contains("llvmpipe") {
+            self.scheduler = scheduler(&self.selected, &self.hparams, &self.options)?;
+            return Ok(false);
+        }
+        self.record_placement(graph);
+        Ok(true)
+    }
+
     /// Nodes whose backend the scheduler is not to choose: on the CPU those that the device does not compute (some
     /// builds crash if the scheduler has to find that out) and those that are pinned there; where any are, the
     /// others on the device.
-    pub(super) fn pins(&self, nodes: &[Tensor]) -> Result<Vec<(Tensor, usize)>, Error> {
+    fn pins(&self, nodes: &[Tensor]) -> Result<Vec<(Tensor, usize)>, Error> {
         let backends = self.scheduler.backends();
         let last = backends.len() - 1;
         let mut pins = Vec::new();
@@ -47,7 +66,7 @@ impl Session {
     }
 
     /// Counts where the nodes of `graph` are, which was just allocated.
-    pub(super) fn record_placement(&mut self, graph: &Graph) {
+    fn record_placement(&mut self, graph: &Graph) {
         let (weights, pins) = (&self.weights, &self.options.pins);
         self.placement.record(
             &self.scheduler,

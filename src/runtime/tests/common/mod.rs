@@ -32,10 +32,6 @@ pub(crate) struct Limits {
     pub(crate) shape: f64,
     /// NMSE of another way to compute the same: flash against explicit attention, two devices against one.
     pub(crate) other: f64,
-    /// Whether flash attention is tested.
-    pub(crate) flash: bool,
-    /// Whether shifts of a context are tested.
-    pub(crate) shift: bool,
 }
 
 /// One device and the models that are run on it.
@@ -163,9 +159,6 @@ fn cuts_do_not_matter(bench: &Bench, model: &Model) {
 }
 
 fn flash_is_explicit(bench: &Bench, model: &Model) {
-    if !bench.limits.flash {
-        return;
-    }
     let tokens = tokens(model, 40);
     let explicit = bench.run(model, Options::default(), &tokens, &[40]);
     let flash = Options { attention: Attention::Flash, ..Options::default() };
@@ -237,9 +230,7 @@ fn lifecycle(bench: &Bench, model: &Model) {
     assert!(session.extend(rest, Rows::All).unwrap() == on, "diverged and returned");
     assert!(session.truncate(41).is_err());
 
-    if bench.limits.shift {
-        shift(bench, model, &tokens);
-    }
+    shift(bench, model, &tokens);
 }
 
 /// After a shift the first layer's keys and values, which depend on nothing but token and position, are those
@@ -281,9 +272,6 @@ fn windows(bench: &Bench, model: &Model) {
     let (x, y) = (bench.run(model, window(4), &a, &[20]).0, bench.run(model, window(4), &b, &[20]).0);
     assert!(x.row(9) != y.row(9) && x.row(2) == y.row(2));
     assert!(x.row(10) == y.row(10) && x.row(19) == y.row(19), "seen beyond the window");
-    if !bench.limits.flash {
-        return;
-    }
     let flash = Options { attention: Attention::Flash, ..window(4) };
     let (x, y) = (bench.run(model, window(4), &a, &[20]), bench.run(model, flash, &a, &[13, 7]));
     agree("a window in flash attention", &x, &y, bench.limits.other);
@@ -335,8 +323,7 @@ fn speculative_is_greedy(bench: &Bench, model: &Model) {
 fn stored_types(bench: &Bench, model: &Model) {
     let tokens = tokens(model, 35);
     let plain = bench.run(model, Options::default(), &tokens, &[35]);
-    let flash = bench.limits.flash.then_some(Attention::Flash);
-    for attention in [Some(Attention::Explicit), flash].into_iter().flatten() {
+    for attention in [Attention::Explicit, Attention::Flash] {
         for (kv, ty, rounding, distance) in [
             (KvType::F16, model_file::TensorType::F16, 0.0, 1e-4),
             (KvType::Q8_0, model_file::TensorType::Q8_0, 1e-6, 1e-2),
