@@ -8,11 +8,11 @@ use super::{CaptureError, StepRows};
 pub struct LayerRouting<T> {
     /// What the soft-max is of, `[rows, experts]`, row-major.
     pub logits: Vec<T>,
-    /// The experts that worked, `[rows, used]`, row-major.
+    /// The experts that the router chose, `[rows, used]`, row-major.
     pub chosen: Vec<i32>,
 }
 
-/// Which experts there are and which worked, for the rows of every forward pass.
+/// Which experts there are and which the routers chose, for the rows of every forward pass.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Routing {
     /// The pass and the position of each row, in the order in which they were computed.

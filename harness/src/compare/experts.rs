@@ -1,9 +1,9 @@
-//! Which experts worked on each token: the sets that two arms chose, token by token and layer by layer.
+//! Which experts the routers of two arms chose for each token, layer by layer. The reference's worked on both arms, so that
+//! every set stands for itself.
 //!
 //! A set that differs is a `tie` when the row of router logits itself is within its NMSE limit **and** what separates
 //! the experts that were lost from those that were taken is, in the reference's logits, at most
-//! `4 sqrt(limit x mean(ref^2))`: the noise that the limit of the cell's logits allows. Every other one is `real`. After
-//! the first difference the residual streams differ, and later ones may follow from it: the first is named.
+//! `4 sqrt(limit x mean(ref^2))`: the noise that the limit of the cell's logits allows. Every other one is `real`.
 
 use super::nmse::Nmse;
 use super::top_token::{MismatchKind, TIE_FACTOR, allowed_noise};
@@ -46,9 +46,9 @@ pub struct ExpertDifference {
     pub layer: u64,
     /// What it means.
     pub kind: MismatchKind,
-    /// Experts that worked in the reference only.
+    /// Experts that the reference chose and the test did not.
     pub reference: Vec<i32>,
-    /// Experts that worked in the test only.
+    /// Experts that the test chose and the reference did not.
     pub test: Vec<i32>,
     /// The reference's lowest chosen logit less its highest other one.
     #[serde(with = "crate::figure::Figure")]

@@ -2,18 +2,18 @@
 //!
 //! The first two are two passes over random canvases, the second conditioned on the first: in one graph with the
 //! prompt, or after it was encoded into the store. They must agree, on every device with itself too. A generation goes
-//! along the reference's own trajectory, each step reading the reference's canvas and being conditioned on the arm's own
-//! logits, and then once more free running.
+//! along the reference's own trajectory, each step reading the reference's canvas, conditioned on the reference's logits of
+//! the step before and computed by its experts, and then once more free running.
 
-use super::exchange::{Tokens, int, layers, open, routing, rows, signed, unsigned};
+use super::exchange::{Tokens, int, layers, open, record_routing, routing, rows, signed, unsigned};
 use super::masked::Findings;
 use super::protocol::{Failure, FailureKind, JobCell};
 use crate::capture::{CaptureReader, CaptureWriter, Check, CheckBound, Unmask};
 use crate::compare::Nmse;
 use crate::plan::{KvType, Mode};
 use model_file::EntropyBound;
-use runtime::generate::block::{self, Denoised, Plan, Seen};
-use runtime::{FullPass, LayerKv, Session};
+use runtime::generate::block::{self, Along, Denoised, Plan, Seen};
+use runtime::{FullPass, GivenExperts, LayerKv, Session};
 
 /// Passes of the modes that do not generate.
 pub(super) const PASSES: usize = 2;
@@ -90,7 +90,7 @@ pub(super) fn phases(
     let (prompt, length) = (&cell.inputs.prompt, cell.inputs.follow);
     let through_store = cell.id.case.mode == Mode::PromptKv;
     let canvases: Vec<Vec<u32>> = (0..PASSES).map(|step| canvas(session, step, length)).collect();
-    session.record_routing();
+    record_routing(session, cell.replay.as_deref())?;
     if through_store {
         session.reset_cache(prompt.len()).map_err(runtime)?;
         let size = session.micro_batch().unwrap_or(prompt.len()).max(1);
@@ -115,15 +115,16 @@ pub(super) fn phases(
     let last = passes.last().map(|pass| pass.kv.clone()).unwrap_or_default();
     append(&mut kv, last);
     layers(writer, session.hparams(), &kv);
-    let routed = session.take_routing();
-    routing(writer, session.hparams(), &routed);
+    let worked = routing(writer, session);
     read.write(writer);
     let tokens = [&prompt[..], canvases.last().map_or(&[], |canvas| canvas)].concat();
     writer.tokens(&signed(&tokens));
     found.traffic = Some(session.traffic());
     if through_store && cell.id.case.options.kv == KvType::F32 {
-        let checks = against_unified(session, prompt, &canvases, &passes, &kv).map_err(runtime)?;
-        found.checks.extend(checks);
+        session.follow_experts(Some(in_one_graph(&worked, prompt.len(), length)));
+        let checks = against_unified(session, prompt, &canvases, &passes, &kv);
+        session.follow_experts(None);
+        found.checks.extend(checks.map_err(runtime)?);
     }
     Ok(None)
 }
@@ -137,6 +138,21 @@ fn canvas(session: &Session, step: usize, length: usize) -> Vec<u32> {
 fn temperature(session: &Session, step: usize) -> Option<f32> {
     let sampler = session.hparams().block.map(|block| block.sampler).unwrap_or_default();
     step.checked_sub(1).map(|before| block::temperature(&sampler, before))
+}
+
+/// The experts of an encoded prompt and the canvases after it, for graphs that hold the prompt and one canvas each.
+fn in_one_graph(worked: &GivenExperts, prompt: usize, canvas: usize) -> GivenExperts {
+    let rows = worked.positions.len();
+    let whole = |first: usize| (0..prompt).chain(first..rows.min(first + canvas));
+    let order: Vec<usize> = (prompt..rows).step_by(canvas.max(1)).flat_map(whole).collect();
+    let of_layer = |layer: &Vec<i32>| {
+        let used = layer.len().checked_div(rows).unwrap_or(0);
+        order.iter().flat_map(|row| &layer[row * used..][..used]).copied().collect()
+    };
+    GivenExperts {
+        positions: order.iter().map(|&row| worked.positions[row]).collect(),
+        layers: worked.layers.iter().map(of_layer).collect(),
+    }
 }
 
 /// The two ways on one device.
@@ -188,11 +204,20 @@ pub(super) fn generate(
         end: None,
         keep: false,
     };
-    let reference = cell.replay.as_deref().map(open).transpose()?;
+    let mut reference = cell.replay.as_deref().map(open).transpose()?;
     let given = reference.as_ref().map(|r| trajectory(r, inputs.prompt.len(), length)).transpose()?;
-    session.record_routing();
+    record_routing(session, cell.replay.as_deref())?;
     let (mut read, mut steps) = (Canvases::default(), 0);
-    let forced = block::generate(session, plan, given.as_deref(), |seen| {
+    let mut conditions = |step: usize| {
+        let mut logits = Vec::new();
+        let reference = reference.as_mut().expect("there is one to go along");
+        reference
+            .logits(step * length, length, &mut logits)
+            .map_err(|error| runtime::Error::Input(error.to_string()))?;
+        Ok(logits.into_iter().map(|z| z as f32).collect())
+    };
+    let along = given.as_deref().map(|canvases| Along { canvases, logits: Some(&mut conditions) });
+    let forced = block::generate(session, plan, along, |seen| {
         if let Seen::Step(step) = seen {
             let first = inputs.prompt.len() + step.canvas * length;
             rows(writer, &step.pass.logits, first, steps);
@@ -204,8 +229,7 @@ pub(super) fn generate(
     .map_err(runtime)?;
     read.write(writer);
     writer.tokens(&signed(&forced.tokens));
-    let routed = session.take_routing();
-    routing(writer, session.hparams(), &routed);
+    routing(writer, session);
     let kv = session.read_cache().map_err(runtime)?;
     layers(writer, session.hparams(), &kv);
     found.traffic = Some(session.traffic());
@@ -253,6 +277,17 @@ fn nmse<'a>(pairs: impl IntoIterator<Item = (&'a Vec<f32>, &'a Vec<f32>)>) -> f6
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_graph_of_both_has_the_prompts_experts_before_each_canvas() {
+        let worked = GivenExperts {
+            positions: vec![0, 1, 2, 3, 2, 3],
+            layers: vec![vec![10, 11, 20, 21, 30, 31, 40, 41, 50, 51, 60, 61]],
+        };
+        let both = in_one_graph(&worked, 2, 2);
+        assert_eq!(both.positions, [0, 1, 2, 3, 0, 1, 2, 3]);
+        assert_eq!(both.layers, [[10, 11, 20, 21, 30, 31, 40, 41, 10, 11, 20, 21, 50, 51, 60, 61]]);
+    }
 
     #[test]
     fn margins_shrink_from_canvas_to_canvas() {

@@ -3,7 +3,7 @@
 use super::protocol::{Failure, FailureKind};
 use crate::capture::{CaptureReader, CaptureWriter, LayerRouting, StepRows};
 use model_file::HyperParams;
-use runtime::{LayerKv, Logits, RoutedPass};
+use runtime::{GivenExperts, LayerKv, Logits, Session};
 
 /// The tokens that were generated, where a mode generates.
 pub(super) type Tokens = Result<Option<Vec<u32>>, Failure>;
@@ -35,9 +35,28 @@ pub(super) fn shape(h: &HyperParams, layer: usize, values: usize) -> [usize; 3] 
     [values / of.kv_width(), of.n_head_kv, of.head_dim]
 }
 
-/// Adds what the routers of experts decided in all passes.
-pub(super) fn routing(writer: &mut CaptureWriter, h: &HyperParams, passes: &[RoutedPass]) {
-    let Some(experts) = h.experts.filter(|_| !passes.is_empty()) else { return };
+/// Records what routers of experts choose from here on. On an arm that follows a reference the reference's experts work.
+pub(super) fn record_routing(
+    session: &mut Session,
+    reference: Option<&std::path::Path>,
+) -> Result<(), Failure> {
+    session.record_routing();
+    let Some(path) = reference.filter(|_| session.hparams().experts.is_some()) else { return Ok(()) };
+    if let Some(routing) = open(path)?.routing() {
+        let positions = unsigned(path, &routing.rows.position)?.into_iter().map(|p| p as usize).collect();
+        session.follow_experts(Some(GivenExperts { positions, layers: routing.chosen.clone() }));
+    }
+    Ok(())
+}
+
+/// Adds what the routers of experts have chosen since recording began. It ends, and so does following the reference's.
+/// Returns which experts worked.
+pub(super) fn routing(writer: &mut CaptureWriter, session: &mut Session) -> GivenExperts {
+    let followed = session.followed_experts().cloned();
+    let passes = session.take_routing();
+    let Some(experts) = session.hparams().experts.filter(|_| !passes.is_empty()) else {
+        return GivenExperts::default();
+    };
     let mut rows = StepRows::default();
     let mut layers: Vec<LayerRouting<f32>> = Vec::new();
     for (step, pass) in passes.iter().enumerate() {
@@ -50,6 +69,7 @@ pub(super) fn routing(writer: &mut CaptureWriter, h: &HyperParams, passes: &[Rou
         }
     }
     writer.routing(&rows, experts.count, experts.used, &layers);
+    followed.unwrap_or_else(|| GivenExperts::of(&passes))
 }
 
 /// A position or step as captures hold it.

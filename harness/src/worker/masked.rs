@@ -3,7 +3,7 @@
 //! Generations are computed along the reference's own trajectory, so that one flipped near-tie does not spoil every
 //! later step, and once more free running. Where the cache is used, the device is also held against itself without it.
 
-use super::exchange::{Tokens, int, layers, open, rows, shape, signed, unsigned};
+use super::exchange::{Tokens, int, layers, open, record_routing, routing, rows, shape, signed, unsigned};
 use super::protocol::{Failure, FailureKind, JobCell};
 use super::step_kv::StepKvs;
 use crate::capture::{CaptureReader, CaptureWriter, Check, CheckBound, Traffic, Unmask};
@@ -34,7 +34,7 @@ fn canvas(session: &Session, cell: &JobCell) -> Vec<u32> {
 /// One forward pass without a cache, every row.
 pub(super) fn full(session: &mut Session, cell: &JobCell, writer: &mut CaptureWriter) -> Tokens {
     let tokens = canvas(session, cell);
-    session.record_routing();
+    record_routing(session, cell.replay.as_deref())?;
     let pass = session.full(&tokens, Rows::All, true).map_err(|e| Failure::from(&e))?;
     routing(writer, session);
     rows(writer, &pass.logits, 0, 0);
@@ -53,9 +53,9 @@ pub(super) fn full_cache(
     let tokens = canvas(session, cell);
     session.reset_cache(tokens.len()).map_err(|e| Failure::from(&e))?;
     record(session);
-    session.record_routing();
+    record_routing(session, cell.replay.as_deref())?;
     let logits = session.full_cached(&tokens, Rows::All).map_err(|e| Failure::from(&e))?;
-    routing(writer, session);
+    let worked = routing(writer, session);
     rows(writer, &logits, 0, 0);
     writer.tokens(&signed(&tokens));
     let kv = session.read_cache().map_err(|e| Failure::from(&e))?;
@@ -66,7 +66,9 @@ pub(super) fn full_cache(
     // Storing in fewer bits changes keys and values; computing must not.
     let exact = cell.id.case.options.kv == KvType::F32;
     session.renew().map_err(|e| Failure::from(&e))?;
+    session.follow_experts(Some(worked));
     let without = session.full(&tokens, Rows::All, exact).map_err(|e| Failure::from(&e))?;
+    session.follow_experts(None);
     let check =
         |name: &str, value, bound| Check { name: name.to_owned(), value, bound, detail: String::new() };
     let value = nmse([(&without.logits.values, &logits.values)]);
@@ -91,7 +93,7 @@ pub(super) fn full_cache(
     Ok(None)
 }
 
-/// A masked generation: on the reference's trajectory, the rows of every step and the keys and values at the end;
+/// A masked generation: on the reference's trajectory and by its experts, the rows of every step and the keys and values at the end;
 /// then a free run.
 pub(super) fn generate(
     session: &mut Session,
@@ -107,7 +109,7 @@ pub(super) fn generate(
     if plan.cache != CacheUse::None {
         record(session);
     }
-    session.record_routing();
+    record_routing(session, cell.replay.as_deref())?;
     let shift = session.hparams().shift_logits;
     let mut steps = Vec::new();
     let forced = masked::generate(session, &inputs.prompt, plan, given.as_deref(), |view| {
@@ -124,7 +126,7 @@ pub(super) fn generate(
     writer.tokens(&signed(&forced.tokens));
     let kv = at_the_end(session, plan, &forced).map_err(|e| Failure::from(&e))?;
     layers(writer, session.hparams(), &kv);
-    routing(writer, session);
+    let worked = routing(writer, session);
     before_storing(session, writer);
     found.notes.extend(by_step.write(writer, session.hparams())?);
     writer.unmask(&Unmask {
@@ -134,9 +136,11 @@ pub(super) fn generate(
     });
     found.traffic = Some(session.traffic());
     if plan.cache != CacheUse::None {
-        found
-            .checks
-            .push(against_no_cache(session, cell, plan, &forced, &steps).map_err(|e| Failure::from(&e))?);
+        // A sparse cache computes other rows.
+        session.follow_experts(Some(worked).filter(|_| plan.cache == CacheUse::Full));
+        let check = against_no_cache(session, cell, plan, &forced, &steps);
+        session.follow_experts(None);
+        found.checks.push(check.map_err(|e| Failure::from(&e))?);
     }
     let free = match given {
         None => forced,
@@ -227,12 +231,6 @@ fn margins(free: &masked::Generated) -> Vec<f32> {
         margins[unmask.position] = smallest as f32;
     }
     margins
-}
-
-/// Writes what routers of experts decided since recording began. It ends.
-fn routing(writer: &mut CaptureWriter, session: &mut Session) {
-    let passes = session.take_routing();
-    super::exchange::routing(writer, session.hparams(), &passes);
 }
 
 /// Records what a quantised cache is given to store.

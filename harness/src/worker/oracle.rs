@@ -21,7 +21,7 @@ use crate::plan::inputs::Inputs;
 use crate::plan::{Case, KvType, Mode};
 use model_file::{HyperParams, Model};
 use oracle::generate::masked;
-use oracle::{BlockNetwork, LayerKv, Network, Precision, Request, Routing, Rows};
+use oracle::{BlockNetwork, GivenExperts, LayerKv, Network, Precision, Request, Routing, Rows};
 use runtime::generate::masked::CacheUse;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -100,7 +100,7 @@ pub(super) fn execute(cell: &JobCell, loaded: &mut Option<Loaded>) -> Result<(),
     let mut writer = CaptureWriter::new(network.hparams().n_vocab);
     let started = Instant::now();
     match (network, cell.id.case.mode) {
-        (Body::Block(network), _) => oracle_block::execute(network, cell, &reference, &mut writer)?,
+        (Body::Block(network), _) => oracle_block::execute(network, cell, &mut reference, &mut writer)?,
         (Body::Plain(network), Mode::Sparse | Mode::Generate) if !network.hparams().causal => {
             steps(network, cell, &reference, &mut writer)?;
         }
@@ -129,9 +129,12 @@ fn sequence(
     // Mode `full` has no cache to store in.
     let stored = if cell.id.case.mode == Mode::Full { Precision::F64 } else { precision(&cell.id.case) };
     let mut cache = network.cache_stored_as(fed, stored);
-    let request = Request { rows: Rows::Only(&rows), window, ..Request::new(&tokens[..fed]) };
+    let given = ReferenceExperts::of(reference)?;
+    let given = given.as_ref().map(|experts| experts.given().take(fed)).transpose().map_err(failed)?;
+    let experts = given.as_deref();
+    let request = Request { rows: Rows::Only(&rows), window, experts, ..Request::new(&tokens[..fed]) };
     let pass = network.forward(&mut cache, request).map_err(failed)?;
-    if reference.routing().is_some() {
+    if given.is_some() {
         let mut routings = Routings::default();
         routings.push(0..fed, &pass.routing);
         routings.write(writer, network.hparams());
@@ -180,14 +183,18 @@ fn steps(
     };
     let precision = if cache == CacheUse::None { Precision::F64 } else { precision(case) };
     let (masks, steps) = (inputs.follow, inputs.steps);
-    let plan = masked::Plan { masks, steps, sparse, precision, ..masked::Plan::default() };
+    let of_reference = ReferenceExperts::of(reference)?;
+    let mut experts = of_reference.as_ref().map(ReferenceExperts::given);
+    let plan = masked::Plan { masks, steps, sparse, precision, experts, ..masked::Plan::default() };
     let given = trajectory(reference.path(), unmask)?;
     // The reference's rows of every step; what the cache holds there after the oracle's own.
     let rows = reference.step_rows().cloned().unwrap_or_default();
     let mut by_step: Vec<LayerKv> = vec![LayerKv::default(); reference.layers_of(KvSet::Steps)];
     let mut before: Vec<LayerKv> = vec![LayerKv::default(); reference.layers_of(KvSet::BeforeStoring)];
     let mut routings = Routings::default();
+    let mut computed = 0;
     let generated = masked::generate(network, &inputs.prompt, plan, Some(&given), |step| {
+        computed += step.active.len();
         for (i, &position) in step.masked.iter().enumerate() {
             let read = if h.shift_logits { position.saturating_sub(1) } else { position };
             writer.row(int(read), int(step.step), step.logits.row(i));
@@ -231,8 +238,16 @@ fn steps(
     match cache {
         // Without a cache the reference's keys and values are of the finished sequence.
         CacheUse::None => {
-            let pass = network.full(&generated.tokens, Rows::Only(&[])).map_err(failed)?;
-            routings.push(0..generated.tokens.len(), &pass.routing);
+            let n = generated.tokens.len();
+            let last = experts.as_mut().map(|given| given.take(computed).and_then(|_| given.take(n)));
+            let last = last.transpose().map_err(failed)?;
+            let request = Request {
+                rows: Rows::Only(&[]),
+                experts: last.as_deref(),
+                ..Request::new(&generated.tokens)
+            };
+            let pass = network.forward(&mut network.cache(n), request).map_err(failed)?;
+            routings.push(0..n, &pass.routing);
             layers(writer, h, &pass.kv);
         }
         CacheUse::Full | CacheUse::Sparse(_) => layers(writer, h, generated.cache.layers()),
@@ -256,6 +271,32 @@ pub(super) fn layers(writer: &mut CaptureWriter, h: &HyperParams, kv: &[LayerKv]
     for (i, layer) in kv.iter().enumerate() {
         let shape = shape(h, i, layer.k.len());
         writer.layer(&layer.k, shape, &layer.v, shape);
+    }
+}
+
+/// The experts that worked in the reference.
+pub(super) struct ReferenceExperts {
+    /// Layer by layer, row by row in the order of computing.
+    layers: Vec<Vec<usize>>,
+    /// How many a row.
+    used: usize,
+}
+
+impl ReferenceExperts {
+    /// Those that a capture tells; none where it tells none.
+    pub(super) fn of(reference: &CaptureReader) -> Result<Option<Self>, Failure> {
+        let Some(routing) = reference.routing() else { return Ok(None) };
+        let of_layer = |layer: &Vec<i32>| {
+            let layer = unsigned(reference.path(), layer)?;
+            Ok(layer.into_iter().map(|expert| expert as usize).collect())
+        };
+        let layers = routing.chosen.iter().map(of_layer).collect::<Result<_, Failure>>()?;
+        Ok(Some(Self { layers, used: routing.used }))
+    }
+
+    /// From the first row on.
+    pub(super) fn given(&self) -> GivenExperts<'_> {
+        GivenExperts::new(&self.layers, self.used)
     }
 }
 

@@ -1,21 +1,21 @@
-//! The oracle's arm of block diffusion: the canvases that the reference's steps read, each conditioned on the oracle's
-//! own logits of the step before.
+//! The oracle's arm of block diffusion: the canvases that the reference's steps read, by its experts. In a generation each
+//! is conditioned on the reference's logits of the step before, otherwise on the oracle's own.
 
 use super::block::{Canvases, PASSES, trajectory};
 use super::exchange::{int, signed};
-use super::oracle::{Routings, failed, input, layers};
+use super::oracle::{ReferenceExperts, Routings, failed, input, layers};
 use super::protocol::{Failure, JobCell};
 use crate::capture::{CaptureReader, CaptureWriter};
 use crate::plan::Mode;
 use model_file::{EntropyBound, HyperParams};
 use oracle::generate::entropy::temperature;
-use oracle::{BlockNetwork, CanvasPass, Conditioning, LayerKv, Logits, Store};
+use oracle::{BlockNetwork, CanvasPass, Conditioning, GivenExperts, LayerKv, Logits, Store};
 
 /// Computes `cell` into `writer`.
 pub(super) fn execute(
     network: &BlockNetwork,
     cell: &JobCell,
-    reference: &CaptureReader,
+    reference: &mut CaptureReader,
     writer: &mut CaptureWriter,
 ) -> Result<(), Failure> {
     let (prompt, block) = (&cell.inputs.prompt[..], network.block());
@@ -27,6 +27,7 @@ pub(super) fn execute(
     }
     let steps = if generates { cell.inputs.steps } else { block.sampler.max_steps };
     let sampler = EntropyBound { max_steps: steps, ..block.sampler };
+    let experts = ReferenceExperts::of(reference)?;
     let mut run = Run {
         network,
         writer: &mut *writer,
@@ -34,7 +35,8 @@ pub(super) fn execute(
         read: Canvases::default(),
         step: 0,
         routings: Routings::default(),
-        wanted: reference.routing().is_some(),
+        given: experts.as_ref().map(ReferenceExperts::given),
+        conditions: generates.then_some(reference),
     };
     let size = cell.id.case.options.ub.map_or(usize::MAX, |n| n as usize).max(1);
     let (mut fresh, mut tokens) = (prompt.to_vec(), prompt.to_vec());
@@ -66,16 +68,24 @@ struct Run<'a> {
     read: Canvases,
     step: usize,
     routings: Routings,
-    /// Whether the reference tells its experts.
-    wanted: bool,
+    /// The reference's experts, where it tells them.
+    given: Option<GivenExperts<'a>>,
+    /// The reference, where its logits are what steps are conditioned on.
+    conditions: Option<&'a mut CaptureReader>,
 }
 
-impl Run<'_> {
+impl<'a> Run<'a> {
+    /// The experts of the next rows.
+    fn take(&mut self, rows: usize) -> Result<Option<Vec<&'a [usize]>>, Failure> {
+        self.given.as_mut().map(|given| given.take(rows)).transpose().map_err(failed)
+    }
+
     fn encode(&mut self, tokens: &[u32], size: usize) -> Result<(), Failure> {
         for piece in tokens.chunks(size.min(tokens.len().max(1))) {
             let first = self.store.len();
-            let encoded = self.network.encode(&mut self.store, piece).map_err(failed)?;
-            if self.wanted {
+            let given = self.take(piece.len())?;
+            let encoded = self.network.encode(&mut self.store, piece, given.as_deref()).map_err(failed)?;
+            if given.is_some() {
                 self.routings.push(first..first + piece.len(), &encoded.experts);
             }
         }
@@ -97,21 +107,32 @@ impl Run<'_> {
                 // As the arms have it, in 32 bits.
                 temperature: f64::from(temperature(sampler, i - 1, sampler.max_steps) as f32),
             });
+            let given = self.take(unified.map_or(0, <[u32]>::len) + canvas.len())?;
+            let experts = given.as_deref();
             let pass = match unified {
-                Some(prompt) => self.network.unified(prompt, canvas, previous),
-                None => self.network.denoise(&self.store, canvas, previous),
+                Some(prompt) => self.network.unified(prompt, canvas, previous, experts),
+                None => self.network.denoise(&self.store, canvas, previous, experts),
             };
             let CanvasPass { logits, kv: rows, experts } = pass.map_err(failed)?;
             let first = unified.map_or(self.store.len(), <[u32]>::len);
             for row in 0..canvas.len() {
                 self.writer.row(int(first + row), int(self.step), logits.row(row));
             }
-            if self.wanted {
+            if given.is_some() {
                 self.routings.push(if unified.is_some() { 0 } else { first }..first + canvas.len(), &experts);
             }
             self.read.push(self.step, first, canvas);
             self.step += 1;
-            (before, kv) = (Some(logits), rows);
+            let condition = match &mut self.conditions {
+                None => logits,
+                Some(reference) => {
+                    let mut of_step = Vec::new();
+                    let first = (self.step - 1) * canvas.len();
+                    reference.logits(first, canvas.len(), &mut of_step).map_err(input)?;
+                    Logits::from_rows(logits.n_vocab(), of_step)
+                }
+            };
+            (before, kv) = (Some(condition), rows);
         }
         Ok(kv)
     }

@@ -8,7 +8,7 @@ use model_file::{BlockDiffusion, HyperParams, Model};
 
 use crate::Error;
 use crate::cache::LayerKv;
-use crate::experts::Routing;
+use crate::experts::{self, Routing};
 use crate::models::{DiffusionGemma, Rows};
 use crate::network::Logits;
 
@@ -102,14 +102,27 @@ impl BlockNetwork {
         Store { layers: vec![LayerKv::default(); self.hparams.n_layer], len: 0 }
     }
 
-    /// Encodes tokens after those in the store, and adds them to it.
+    /// Encodes tokens after those in the store, and adds them to it, by the experts that are `given` where some are: layer
+    /// by layer `[n, used]`.
     ///
     /// # Errors
-    /// A token outside the vocabulary; weights that cannot be decoded.
-    pub fn encode(&self, store: &mut Store, tokens: &[u32]) -> Result<Encoded, Error> {
+    /// A token outside the vocabulary; experts of other rows; weights that cannot be decoded.
+    pub fn encode(
+        &self,
+        store: &mut Store,
+        tokens: &[u32],
+        given: Option<&[&[usize]]>,
+    ) -> Result<Encoded, Error> {
         self.check(tokens, 0)?;
-        let rows =
-            Rows { prompt: tokens, canvas: &[], previous: None, held: &store.layers, first: store.len };
+        self.check_experts(given, tokens.len())?;
+        let rows = Rows {
+            prompt: tokens,
+            canvas: &[],
+            previous: None,
+            held: &store.layers,
+            first: store.len,
+            experts: given,
+        };
         let output = self.body.forward(&self.hparams, &rows)?;
         for (held, new) in store.layers.iter_mut().zip(&output.kv) {
             held.k.extend_from_slice(&new.k);
@@ -119,18 +132,27 @@ impl BlockNetwork {
         Ok(Encoded { kv: output.kv, experts: output.experts })
     }
 
-    /// One pass over a canvas that stands after the stored positions.
+    /// One pass over a canvas that stands after the stored positions, by the experts that are `given` where some are: layer
+    /// by layer `[n, used]`.
     ///
     /// # Errors
-    /// An empty canvas, a token outside the vocabulary, logits of another canvas to be conditioned on, a temperature
+    /// An empty canvas, experts of other rows, a token outside the vocabulary, logits of another canvas to be conditioned on, a temperature
     /// that is not above 0; weights that cannot be decoded.
     pub fn denoise(
         &self,
         store: &Store,
         canvas: &[u32],
         previous: Option<Conditioning<'_>>,
+        given: Option<&[&[usize]]>,
     ) -> Result<CanvasPass, Error> {
-        self.pass(&[], canvas, previous, &store.layers, store.len)
+        self.pass(&Rows {
+            prompt: &[],
+            canvas,
+            previous,
+            held: &store.layers,
+            first: store.len,
+            experts: given,
+        })
     }
 
     /// Prompt and canvas in one pass, without a store.
@@ -142,18 +164,14 @@ impl BlockNetwork {
         prompt: &[u32],
         canvas: &[u32],
         previous: Option<Conditioning<'_>>,
+        given: Option<&[&[usize]]>,
     ) -> Result<CanvasPass, Error> {
-        self.pass(prompt, canvas, previous, &self.store().layers, 0)
+        let held = &self.store().layers[..];
+        self.pass(&Rows { prompt, canvas, previous, held, first: 0, experts: given })
     }
 
-    fn pass(
-        &self,
-        prompt: &[u32],
-        canvas: &[u32],
-        previous: Option<Conditioning<'_>>,
-        held: &[LayerKv],
-        first: usize,
-    ) -> Result<CanvasPass, Error> {
+    fn pass(&self, rows: &Rows<'_>) -> Result<CanvasPass, Error> {
+        let Rows { prompt, canvas, previous, experts, .. } = *rows;
         self.check(prompt, 0)?;
         self.check(canvas, prompt.len())?;
         if canvas.is_empty() {
@@ -172,10 +190,14 @@ impl BlockNetwork {
                 return Err(Error::Plan(format!("a temperature of {temperature}")));
             }
         }
-        let rows = Rows { prompt, canvas, previous, held, first };
-        let output = self.body.forward(&self.hparams, &rows)?;
+        self.check_experts(experts, prompt.len() + canvas.len())?;
+        let output = self.body.forward(&self.hparams, rows)?;
         let logits = Logits::from_rows(self.hparams.n_vocab, output.logits);
         Ok(CanvasPass { logits, kv: output.kv, experts: output.experts })
+    }
+
+    fn check_experts(&self, given: Option<&[&[usize]]>, n: usize) -> Result<(), Error> {
+        given.map_or(Ok(()), |given| experts::check(given, self.hparams.experts, self.hparams.n_layer, n))
     }
 
     fn check(&self, tokens: &[u32], first: usize) -> Result<(), Error> {

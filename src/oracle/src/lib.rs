@@ -62,5 +62,5 @@ pub mod sampler;
 pub use block::{BlockNetwork, CanvasPass, Conditioning, Encoded, Store};
 pub use cache::{Cache, LayerKv, Precision};
 pub use error::Error;
-pub use experts::Routing;
+pub use experts::{GivenExperts, Routing};
 pub use network::{Logits, Network, Pass, Request, Rows};

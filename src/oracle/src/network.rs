@@ -16,7 +16,7 @@ use model_file::{HyperParams, Model};
 
 use crate::cache::{Cache, LayerKv, Precision};
 use crate::error::Error;
-use crate::experts::Routing;
+use crate::experts::{self, Routing};
 use crate::models::{self, PreNorm};
 
 /// Which rows of a pass get logits. Rows are indices into the pass's tokens.
@@ -43,12 +43,15 @@ pub struct Request<'a> {
     pub skip: &'a [usize],
     /// Sliding window of causal attention: a position sees at most this many, itself included.
     pub window: Option<usize>,
+    /// Experts that are to work whatever the routers choose: layer by layer, of those that have any and are not left
+    /// out, `[n, used]`.
+    pub experts: Option<&'a [&'a [usize]]>,
 }
 
 impl<'a> Request<'a> {
     /// Tokens after the last in the cache, logits of the last row, all layers, no window.
     pub fn new(tokens: &'a [u32]) -> Self {
-        Self { tokens, positions: None, rows: Rows::Last, skip: &[], window: None }
+        Self { tokens, positions: None, rows: Rows::Last, skip: &[], window: None, experts: None }
     }
 }
 
@@ -60,8 +63,8 @@ pub struct Logits {
 }
 
 impl Logits {
-    /// From `[rows, n_vocab]`.
-    pub(crate) fn from_rows(n_vocab: usize, values: Vec<f64>) -> Self {
+    /// From `[rows, n_vocab]`, row-major.
+    pub fn from_rows(n_vocab: usize, values: Vec<f64>) -> Self {
         Self { n_vocab, values }
     }
 
@@ -113,6 +116,8 @@ pub(crate) struct Plan<'a> {
     /// Rows that get logits.
     pub(crate) rows: Vec<usize>,
     pub(crate) skip: &'a [usize],
+    /// Experts that are to work, by layer.
+    pub(crate) experts: Option<&'a [&'a [usize]]>,
 }
 
 /// An open network. Its weights stay mapped; passes share it between threads.
@@ -287,7 +292,10 @@ impl Network {
         if let Some(&row) = rows.iter().find(|&&r| r >= n) {
             return Err(Error::Row { row, rows: n });
         }
-        Ok(Plan { tokens, positions, visible, rows, skip })
+        if let Some(given) = request.experts {
+            experts::check(given, h.experts, h.n_layer - skip.len(), n)?;
+        }
+        Ok(Plan { tokens, positions, visible, rows, skip, experts: request.experts })
     }
 }
 

@@ -42,6 +42,8 @@ pub(crate) struct Builder<'a> {
     /// What the routers of experts decided, layer by layer, marked as outputs where `keep_routing` is set.
     pub(crate) routed: Vec<Routed>,
     pub(crate) keep_routing: bool,
+    /// Experts that are to work, by layer.
+    pub(crate) given: Option<Vec<Vec<i32>>>,
     /// The type that attention reads keys and values in where there is no cache.
     pub(crate) kv_type: DType,
     /// Layers that are left out.

@@ -186,6 +186,23 @@ impl Session {
         self.canvas_pass(canvas, &positions, Phase::Canvas { temperature }, Rows::All, keep)
     }
 
+    /// Lets the next pass over the canvas be conditioned on these logits, `[canvas, n_vocab]`, instead of those that the
+    /// last one gave.
+    ///
+    /// # Errors
+    /// When there was no pass over a canvas of so many, or the device cannot be written.
+    pub fn condition_on(&mut self, logits: &[f32]) -> Result<(), Error> {
+        let held = self.conditioning.as_ref().filter(|held| held.filled).map(Conditioning::logits);
+        let n_vocab = self.hparams.n_vocab;
+        match held {
+            Some(held) if held.bytes() == size_of_val(logits) => Ok(held.write_f32(logits)?),
+            _ => Err(Error::Input(format!(
+                "no pass over a canvas of {} tokens to be conditioned anew",
+                logits.len() / n_vocab
+            ))),
+        }
+    }
+
     /// A prompt and a canvas in one pass without a cache: logits of the canvas; keys, values and experts of both.
     ///
     /// # Errors

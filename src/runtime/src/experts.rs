@@ -1,7 +1,7 @@
 //! A mixture of experts: a router chooses for each token which of many feed-forward parts work on it
 //! (Shazeer et al. 2017, <https://arxiv.org/abs/1701.06538>).
 
-use ggml_sys::Tensor;
+use ggml_sys::{DType, Tensor};
 use model_file::Experts;
 
 use crate::blocks::{Builder, Gate, named};
@@ -13,7 +13,7 @@ use crate::error::Error;
 pub struct Routing {
     /// What the soft-max is of, `[tokens, experts]`, row-major.
     pub logits: Vec<f32>,
-    /// The experts that worked on each token, `[tokens, used]`, row-major, the most probable first.
+    /// The experts that the router chose for each token, which worked on it unless others were given, `[tokens, used]`, row-major, the most probable first.
     pub chosen: Vec<i32>,
 }
 
@@ -26,15 +26,78 @@ pub struct RoutedPass {
     pub layers: Vec<Routing>,
 }
 
+/// Experts that are to work on the rows of the graphs to come, whatever the routers choose: those of the reference, so
+/// that a near tie of a router that falls the other way does not spoil everything after it.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct GivenExperts {
+    /// The position of each row, in the order in which they are computed.
+    pub positions: Vec<usize>,
+    /// Layer by layer, of those that have experts and are not left out, `[rows, used]`.
+    pub layers: Vec<Vec<i32>>,
+}
+
+impl GivenExperts {
+    /// Those that the routers chose in these passes.
+    #[must_use]
+    pub fn of(passes: &[RoutedPass]) -> Self {
+        let mut given = Self::default();
+        for pass in passes {
+            given.positions.extend_from_slice(&pass.positions);
+            given.layers.resize(pass.layers.len(), Vec::new());
+            for (all, layer) in given.layers.iter_mut().zip(&pass.layers) {
+                all.extend_from_slice(&layer.chosen);
+            }
+        }
+        given
+    }
+
+    /// Those of the rows at `positions` that follow `taken` others, layer by layer.
+    pub(crate) fn rows(
+        &self,
+        taken: usize,
+        positions: &[usize],
+        experts: Experts,
+    ) -> Result<Vec<Vec<i32>>, Error> {
+        let range = taken..taken + positions.len();
+        let there = self.positions.get(range.clone());
+        if there != Some(positions) {
+            return Err(Error::Input(format!(
+                "experts are given for rows at {:?} after {taken} others, not {positions:?}",
+                there.unwrap_or(&[])
+            )));
+        }
+        let part = |layer: &Vec<i32>| {
+            let part = layer.get(range.start * experts.used..range.end * experts.used);
+            let known = |e: &i32| usize::try_from(*e).is_ok_and(|e| e < experts.count);
+            part.filter(|part| part.iter().all(known)).map(<[i32]>::to_vec).ok_or_else(|| {
+                Error::Input(format!("experts are not given as {} of {} a row", experts.used, experts.count))
+            })
+        };
+        self.layers.iter().map(part).collect()
+    }
+}
+
 /// The tensors that hold it.
 pub(crate) struct Routed {
     /// F32 `[experts, n]`.
     logits: Tensor,
     /// I32 `[experts, n]`: all experts, the most probable first.
     order: Tensor,
+    /// I32 `[experts, n]` to be filled with what is given instead, in the first of each column.
+    given: Option<(Tensor, Vec<i32>)>,
 }
 
 impl Routed {
+    /// Fills what is given.
+    pub(crate) fn fill(&self, experts: Experts) -> Result<(), Error> {
+        let Some((input, chosen)) = &self.given else { return Ok(()) };
+        let mut columns = vec![0; chosen.len() / experts.used * experts.count];
+        for (column, row) in columns.chunks_exact_mut(experts.count).zip(chosen.chunks_exact(experts.used)) {
+            column[..experts.used].copy_from_slice(row);
+        }
+        Ok(input.write_i32(&columns)?)
+    }
+
     /// Bytes that reading it moves.
     pub(crate) fn bytes(&self) -> usize {
         self.logits.bytes() + self.order.bytes()
@@ -68,8 +131,26 @@ impl Builder<'_> {
         let probabilities = named(self.ctx.soft_max(&logits, None, 1.0), "router_soft_max", layer);
         let order = named(self.ctx.argsort(&probabilities)?, "router_order", layer);
         let order = if self.keep_routing { order.output() } else { order };
-        self.routed.push(Routed { logits, order: order.clone() });
-        let chosen = self.ctx.view_2d(&order, [used, n], order.nb()[1], 0);
+        let given = match &self.given {
+            None => None,
+            Some(layers) => {
+                let chosen = layers.get(self.routed.len()).ok_or_else(|| {
+                    Error::Input(format!(
+                        "experts are given for {} layers, layer {layer} has some",
+                        layers.len()
+                    ))
+                })?;
+                let input =
+                    Self::input(&self.ctx, DType::I32, &[count, n], &format!("given_experts-{layer}"));
+                // Nothing depends on it now, and it is wanted.
+                self.graph.expand(&order);
+                Some((input, chosen.clone()))
+            }
+        };
+        // In the shape and with the strides of what the router gives.
+        let by_column = given.as_ref().map_or(&order, |(input, _)| input);
+        let chosen = self.ctx.view_2d(by_column, [used, n], by_column.nb()[1], 0);
+        self.routed.push(Routed { logits, order: order.clone(), given });
 
         let each = self.ctx.reshape_3d(&probabilities, [1, count, n]);
         let mut weights = named(self.ctx.get_rows(&each, &chosen), "expert_weights", layer);
@@ -122,5 +203,31 @@ impl Builder<'_> {
             _ => parts.fold(first, |sum, part| named(self.ctx.add(&sum, &part), "expert_sum", layer)),
         };
         Ok(self.planted_columns(sum, layer))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn given_experts_are_those_of_the_rows_that_are_computed() {
+        let layer = |chosen: &[i32]| Routing { logits: Vec::new(), chosen: chosen.to_vec() };
+        let pass = |positions: &[usize], chosen: &[i32]| RoutedPass {
+            positions: positions.to_vec(),
+            layers: vec![layer(chosen), layer(&chosen.iter().map(|e| 3 - e).collect::<Vec<_>>())],
+        };
+        let given = GivenExperts::of(&[pass(&[0, 1], &[0, 1, 2, 3]), pass(&[4], &[3, 0])]);
+        assert_eq!(given.positions, [0, 1, 4]);
+        let sizes = Experts { count: 4, used: 2, n_ff: 1, normalised: true };
+        let rows = |taken, positions: &[usize]| given.rows(taken, positions, sizes);
+        assert_eq!(rows(1, &[1, 4]).unwrap(), [[2, 3, 3, 0], [1, 0, 0, 3]]);
+        for (taken, positions) in [(0, &[1][..]), (2, &[4, 5]), (3, &[5])] {
+            assert!(
+                rows(taken, positions).unwrap_err().to_string().contains("experts are given for rows at")
+            );
+        }
+        let few = Experts { count: 3, ..sizes };
+        assert!(given.rows(0, &[0, 1], few).unwrap_err().to_string().contains("2 of 3 a row"));
     }
 }

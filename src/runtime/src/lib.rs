@@ -31,7 +31,7 @@ mod weights;
 pub use cache::{KvType, LayerKv};
 pub use device::DeviceRequest;
 pub use error::Error;
-pub use experts::{RoutedPass, Routing};
+pub use experts::{GivenExperts, RoutedPass, Routing};
 pub use fault::Fault;
 pub use memory::peak_resident_bytes;
 pub use pins::{Pins, Unit, UnitError};

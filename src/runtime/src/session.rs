@@ -12,7 +12,7 @@ use crate::cache::{KvCache, KvType, LayerKv, as_i64};
 use crate::canvas::{Conditioning, Phase, unified_mask};
 use crate::device::{DeviceRequest, Selected};
 use crate::error::Error;
-use crate::experts::{Routed, RoutedPass, Routing};
+use crate::experts::{GivenExperts, Routed, RoutedPass, Routing};
 use crate::fault::Fault;
 use crate::masks::{self, Masks, causal_mask, hide};
 use crate::models::{self, Decoder};
@@ -153,6 +153,8 @@ pub struct Session {
     pub(crate) recorded: Option<Vec<LayerKv>>,
     /// What routers decided in every graph, where that is to be recorded.
     routed: Option<Vec<RoutedPass>>,
+    /// Experts that are to work, and how many of their rows were computed.
+    given: Option<(GivenExperts, usize)>,
     /// Sees every graph, where somebody wants to.
     recorder: Option<Recorder>,
     /// What canvases are conditioned on, in block diffusion.
@@ -214,6 +216,7 @@ impl Session {
             skip: Vec::new(),
             recorded: None,
             routed: None,
+            given: None,
             recorder: None,
             conditioning,
         })
@@ -248,8 +251,22 @@ impl Session {
         self.routed = Some(Vec::new());
     }
 
-    /// What was recorded since [`record_routing`](Self::record_routing), graph by graph; recording ends.
+    /// Lets these experts work on the rows of the graphs to come, where they are given, and the routers' own otherwise.
+    /// What the routers choose is recorded all the same.
+    pub fn follow_experts(&mut self, given: Option<GivenExperts>) {
+        self.given = given.filter(|given| !given.layers.is_empty()).map(|given| (given, 0));
+    }
+
+    /// The experts that are given.
+    #[must_use]
+    pub fn followed_experts(&self) -> Option<&GivenExperts> {
+        self.given.as_ref().map(|(given, _)| given)
+    }
+
+    /// What was recorded since [`record_routing`](Self::record_routing), graph by graph; recording ends, and so does
+    /// following others.
     pub fn take_routing(&mut self) -> Vec<RoutedPass> {
+        self.given = None;
         self.routed.take().unwrap_or_default()
     }
 
@@ -561,6 +578,10 @@ impl Session {
         let planted = self.options.planted;
         let stored = Fault::stored(planted, n, n_kv);
         let keep_routing = keep_kv || self.routed.is_some();
+        let given = match (&self.given, self.hparams.experts) {
+            (Some((given, taken)), Some(experts)) => Some(given.rows(*taken, at, experts)?),
+            _ => None,
+        };
         let scatter = match cached {
             Some(_) => Some(Scatter::choose(&ctx, &at[..stored], n_kv, self.options.kv, self.set_rows)?),
             None => None,
@@ -585,6 +606,7 @@ impl Session {
             captured: Vec::new(),
             capture: keep_kv,
             keep_routing,
+            given,
             routed: Vec::new(),
             kv_type: self.options.kv.dtype(),
             skip: &self.skip,
@@ -610,6 +632,10 @@ impl Session {
             Some(logits)
         };
         let Builder { graph, captured, residuals, routed, .. } = b;
+        // As it was built: in an allocated one the scheduler's copies stand for the inputs.
+        if let Some(walker) = walker.as_deref_mut() {
+            walker.describe(&self.noted(request), &graph.nodes());
+        }
         if !self.allocate(&graph)? {
             return Ok(None);
         }
@@ -623,8 +649,10 @@ impl Session {
         if let Some(scatter) = &scatter {
             scatter.fill(&at[..stored], n_kv)?;
         }
+        if let Some(experts) = self.hparams.experts {
+            routed.iter().try_for_each(|routed| routed.fill(experts))?;
+        }
         if let Some(walker) = walker {
-            walker.describe(&self.noted(request), &graph.nodes());
             observed::compute(&self.scheduler, &graph, *walker)?;
             return Ok(Some(FullPass {
                 logits: Logits::default(),
@@ -634,6 +662,9 @@ impl Session {
             }));
         }
         self.scheduler.compute(&graph)?;
+        if let Some((_, taken)) = &mut self.given {
+            *taken += n;
+        }
 
         let index_input = scatter.as_ref().and_then(Scatter::input);
         let inputs = [Some(&token_input), Some(&positions), row_input.as_ref(), index_input];

@@ -8,7 +8,7 @@
 use model_file::EntropyBound;
 
 use crate::generate::entropy::{Noise, Sample, Stop, accepted, sample, temperature};
-use crate::{BlockNetwork, CanvasPass, Conditioning, Error, Logits, Store};
+use crate::{BlockNetwork, CanvasPass, Conditioning, Error, GivenExperts, Logits, Store};
 
 /// What to generate.
 #[derive(Debug, Clone, Copy)]
@@ -25,6 +25,11 @@ pub struct Plan<'a> {
     pub seed: u64,
     /// A token after whose canvas no other begins.
     pub end: Option<u32>,
+    /// Experts that are to work whatever the routers choose, on the rows of all passes, encoded ones among them.
+    pub experts: Option<GivenExperts<'a>>,
+    /// What each step gave in another run, counted over all canvases: the next one of its canvas is conditioned on it,
+    /// not on this run's own.
+    pub conditions: Option<&'a [Logits]>,
 }
 
 /// One canvas as another run denoised it.
@@ -84,10 +89,13 @@ pub fn generate(
     let mut store = network.store();
     let mut tokens = plan.prompt.to_vec();
     let mut fresh = plan.prompt.to_vec();
+    let mut experts = plan.experts;
+    let mut of_rows = |rows| experts.as_mut().map(|given| given.take(rows)).transpose();
+    let mut made_steps = 0;
     let mut done: Vec<Given> = Vec::new();
     for canvas in 0..given.map_or(plan.canvases, <[_]>::len) {
         if !fresh.is_empty() {
-            network.encode(&mut store, &fresh)?;
+            network.encode(&mut store, &fresh, of_rows(fresh.len())?.as_deref())?;
         }
         let given = given.map(|g| &g[canvas]);
         let steps = given.map_or(plan.sampler.max_steps, |g| g.steps.len());
@@ -101,7 +109,7 @@ pub fn generate(
             }
             let temperature = temperature(&plan.sampler, step, plan.sampler.max_steps);
             let previous = before.as_ref().map(|(logits, t)| Conditioning { logits, temperature: *t });
-            let pass = network.denoise(&store, &now, previous)?;
+            let pass = network.denoise(&store, &now, previous, of_rows(now.len())?.as_deref())?;
             let samples = (0..plan.canvas)
                 .map(|p| {
                     sample(pass.logits.row(p), temperature, noise.draw(canvas, step, p))
@@ -138,7 +146,9 @@ pub fn generate(
                         }
                     })
                     .collect();
-            before = Some((pass.logits, temperature));
+            let of_step = plan.conditions.map(|given| &given[made_steps]);
+            before = Some((of_step.cloned().unwrap_or(pass.logits), temperature));
+            made_steps += 1;
         }
         if let Some(given) = given {
             made.result.clone_from(&given.result);

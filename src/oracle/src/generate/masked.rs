@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 
 use crate::generate::{margin, most_likely};
-use crate::{Cache, Error, LayerKv, Logits, Network, Precision, Request, Routing, Rows};
+use crate::{Cache, Error, GivenExperts, LayerKv, Logits, Network, Precision, Request, Routing, Rows};
 
 /// How many masks go at each step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -65,6 +65,8 @@ pub struct Plan<'a> {
     pub precision: Precision,
     /// Layers left out of every pass.
     pub skip: &'a [usize],
+    /// Experts that are to work whatever the routers choose, on the rows of all passes.
+    pub experts: Option<GivenExperts<'a>>,
 }
 
 /// One decision: a token for a position.
@@ -179,6 +181,7 @@ pub fn generate(
     let mut changed_at: Vec<Option<usize>> = vec![None; tokens.len()];
     let mut cache = network.cache_stored_as(tokens.len(), plan.precision);
     let mut unmasked = Vec::with_capacity(masked.len());
+    let mut given_experts = plan.experts;
     let mut step = 0;
     let last = given.map(|given| given.last().map_or(0, |r| r.step + 1).max(plan.steps));
     while !masked.is_empty() && last.is_none_or(|last| step < last) {
@@ -197,10 +200,12 @@ pub fn generate(
             .map(|&p| active.binary_search(&read(p)).expect("rows that are read are active"))
             .collect();
         let active_tokens: Vec<u32> = active.iter().map(|&p| tokens[p]).collect();
+        let experts = given_experts.as_mut().map(|given| given.take(active.len())).transpose()?;
         let request = Request {
             positions: Some(&active),
             rows: Rows::Only(&rows),
             skip: plan.skip,
+            experts: experts.as_deref(),
             ..Request::new(&active_tokens)
         };
         let pass = network.forward(&mut cache, request)?;

@@ -103,6 +103,8 @@ pub(crate) struct Rows<'a> {
     pub(crate) held: &'a [LayerKv],
     /// How many those are.
     pub(crate) first: usize,
+    /// Experts that are to work whatever the routers choose, layer by layer `[n, used]`.
+    pub(crate) experts: Option<&'a [&'a [usize]]>,
 }
 
 impl Rows<'_> {
@@ -198,8 +200,10 @@ impl DiffusionGemma {
 
             let dense = layer.dense.apply(&rms_norm(&x, &layer.ffn_norm, eps))?;
             let mut sum = rms_norm(&dense, &layer.dense_post_norm, eps);
-            let (routing, weights) = layer.experts.route(&x, eps)?;
-            let routed = layer.experts.apply(&rms_norm(&x, &layer.expert_norm, eps), &routing, &weights)?;
+            let given = rows.experts.map(|given| given[experts.len()]);
+            let (routing, weights) = layer.experts.route(&x, eps, given)?;
+            let work = given.unwrap_or(&routing.chosen);
+            let routed = layer.experts.apply(&rms_norm(&x, &layer.expert_norm, eps), work, &weights)?;
             add(&mut sum, &rms_norm(&routed, &layer.expert_post_norm, eps));
             add(&mut x, &rms_norm(&sum, &layer.ffn_post_norm, eps));
             let (prompt, canvas) = x.split_at_mut(split);
@@ -246,7 +250,8 @@ mod tests {
 
     #[test]
     fn a_canvas_sees_all_of_itself_and_a_window_less_one_of_the_prompt() {
-        let rows = |prompt, canvas, first| Rows { prompt, canvas, previous: None, held: &[], first };
+        let rows =
+            |prompt, canvas, first| Rows { prompt, canvas, previous: None, held: &[], first, experts: None };
         // Ten positions held, a canvas of three, a window of four: positions 7, 8 and 9.
         let windowed = rows(&[], &[0; 3], 10).visible(Some(4));
         assert_eq!(windowed, vec![7..13; 3]);
@@ -257,7 +262,8 @@ mod tests {
 
     #[test]
     fn a_prompt_is_causal_and_never_sees_the_canvas() {
-        let rows = Rows { prompt: &[0; 3], canvas: &[0; 2], previous: None, held: &[], first: 4 };
+        let rows =
+            Rows { prompt: &[0; 3], canvas: &[0; 2], previous: None, held: &[], first: 4, experts: None };
         assert_eq!(rows.visible(None), [0..5, 0..6, 0..7, 0..9, 0..9]);
         assert_eq!(rows.visible(Some(2)), [3..5, 4..6, 5..7, 6..9, 6..9]);
     }

@@ -10,7 +10,7 @@ use model_file::Model;
 
 use super::pre_norm::Tensors;
 use crate::Error;
-use crate::experts::Routing;
+use crate::experts::{Routing, highest};
 use crate::matrix::Matrix;
 use crate::ops::{geglu, rms_norm, softmax};
 
@@ -45,30 +45,36 @@ impl Experts {
         })
     }
 
-    /// Which experts compute each row of `x` `[n, n_embd]`, and with which weights `[n, used]`.
-    pub(super) fn route(&self, x: &[f64], eps: f64) -> Result<(Routing, Vec<f64>), Error> {
+    /// Which experts the router chooses for each row of `x` `[n, n_embd]`, and with which weights `[n, used]` they
+    /// work, or those that are `given`.
+    pub(super) fn route(
+        &self,
+        x: &[f64],
+        eps: f64,
+        given: Option<&[usize]>,
+    ) -> Result<(Routing, Vec<f64>), Error> {
         let scores = self.router.apply(&rms_norm(x, &self.scale, eps), None)?;
         let (mut chosen, mut weights) = (Vec::new(), Vec::new());
-        for scores in scores.chunks_exact(self.router.rows()) {
+        for (row, scores) in scores.chunks_exact(self.router.rows()).enumerate() {
             let best = highest(scores, self.used);
             let mut probabilities = scores.to_vec();
             softmax(&mut probabilities);
-            let sum: f64 = best.iter().map(|&e| probabilities[e]).sum();
-            weights.extend(best.iter().map(|&e| probabilities[e] / sum * self.factors[e]));
+            let work = given.map_or(&best[..], |given| &given[row * self.used..][..self.used]);
+            let sum: f64 = work.iter().map(|&e| probabilities[e]).sum();
+            weights.extend(work.iter().map(|&e| probabilities[e] / sum * self.factors[e]));
             chosen.extend(best);
         }
         Ok((Routing { logits: scores, chosen }, weights))
     }
 
-    /// The chosen experts' sum for each row of `y` `[n, n_embd]`.
-    pub(super) fn apply(&self, y: &[f64], routing: &Routing, weights: &[f64]) -> Result<Vec<f64>, Error> {
+    /// The sum of what the experts `work` `[n, used]` make of each row of `y` `[n, n_embd]`.
+    pub(super) fn apply(&self, y: &[f64], work: &[usize], weights: &[f64]) -> Result<Vec<f64>, Error> {
         let (width, count) = (self.scale.len(), self.factors.len());
         let gate_up = self.gate_up.rows() / count;
         // Each expert once, for all its rows; each row adds its experts in the order in which they were chosen.
-        let mut parts = vec![Vec::new(); routing.chosen.len()];
+        let mut parts = vec![Vec::new(); work.len()];
         for expert in 0..count {
-            let places: Vec<usize> =
-                (0..routing.chosen.len()).filter(|&i| routing.chosen[i] == expert).collect();
+            let places: Vec<usize> = (0..work.len()).filter(|&i| work[i] == expert).collect();
             if places.is_empty() {
                 continue;
             }
@@ -94,24 +100,5 @@ impl Experts {
             }
         }
         Ok(sum)
-    }
-}
-
-/// The `n` highest scores, highest first and of equals the lower expert.
-fn highest(scores: &[f64], n: usize) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..scores.len()).collect();
-    order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
-    order.truncate(n);
-    order
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_highest_come_first_and_of_equals_the_lower() {
-        assert_eq!(highest(&[1.0, 3.0, 2.0, 3.0], 3), [1, 3, 2]);
-        assert_eq!(highest(&[1.0, 2.0], 1), [1]);
     }
 }

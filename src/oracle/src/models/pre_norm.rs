@@ -270,7 +270,11 @@ impl PreNorm {
             add(&mut x, &given);
 
             let normed = rms_norm(&x, &layer.ffn_norm, eps);
-            let (mut given, decided) = layer.second.apply(&normed, self.parts.gate)?;
+            let (mut given, decided) = layer.second.apply(
+                &normed,
+                self.parts.gate,
+                plan.experts.map(|given| given[routing.len()]),
+            )?;
             routing.extend(decided);
             if let Some([_, norm]) = &layer.post_norms {
                 given = rms_norm(&given, norm, eps);
@@ -291,8 +295,14 @@ impl PreNorm {
 }
 
 impl Second {
-    /// What is added to the residual stream, and what a router decided for it.
-    fn apply(&self, x: &[f64], kind: Gate) -> Result<(Vec<f64>, Option<Routing>), Error> {
+    /// What is added to the residual stream, by the experts that are `given` where some are, and what a router decided
+    /// for it.
+    fn apply(
+        &self,
+        x: &[f64],
+        kind: Gate,
+        given: Option<&[usize]>,
+    ) -> Result<(Vec<f64>, Option<Routing>), Error> {
         match self {
             Self::Dense { gate, up, down } => {
                 let mut gate = gate.apply(x, None)?;
@@ -301,8 +311,8 @@ impl Second {
             }
             Self::Experts { router, mixture } => {
                 let logits = router.apply(x, None)?;
-                let (given, routing) = mixture.apply(x, logits, |gate, up| kind.activate(gate, up))?;
-                Ok((given, Some(routing)))
+                let (sum, routing) = mixture.apply(x, logits, given, |gate, up| kind.activate(gate, up))?;
+                Ok((sum, Some(routing)))
             }
         }
     }

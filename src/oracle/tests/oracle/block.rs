@@ -35,15 +35,15 @@ fn a_unified_pass_equals_encoding_and_denoising() {
         for prompt in [0, 5, 16, 24] {
             let (prompt, canvas) =
                 (tokens(&network, prompt, 1), tokens(&network, network.block().canvas, 99));
-            let first = network.unified(&prompt, &canvas, None).unwrap().logits;
+            let first = network.unified(&prompt, &canvas, None, None).unwrap().logits;
             for previous in [None, Some(Conditioning { logits: &first, temperature: 0.7 })] {
-                let unified = network.unified(&prompt, &canvas, previous).unwrap();
+                let unified = network.unified(&prompt, &canvas, previous, None).unwrap();
                 let mut store = network.store();
                 // In two parts, as the outer loop does.
                 for part in prompt.chunks(13) {
-                    network.encode(&mut store, part).unwrap();
+                    network.encode(&mut store, part, None).unwrap();
                 }
-                let apart = network.denoise(&store, &canvas, previous).unwrap();
+                let apart = network.denoise(&store, &canvas, previous, None).unwrap();
                 let figure = nmse(apart.logits.values(), unified.logits.values());
                 assert!(figure <= 1e-24, "{name} {}: {figure:e}", prompt.len());
                 let kv = nmse(&joined(store.layers(), &apart.kv), &whole(&unified.kv));
@@ -62,25 +62,25 @@ fn a_unified_pass_equals_encoding_and_denoising() {
 fn each_part_of_the_input_is_read_where_it_should_be() {
     let network = preset("gen-diffusion-gemma");
     let (prompt, canvas) = (tokens(&network, 24, 1), tokens(&network, 8, 99));
-    let base = network.unified(&prompt, &canvas, None).unwrap();
+    let base = network.unified(&prompt, &canvas, None, None).unwrap();
     let mut other = canvas.clone();
     other[7] = (other[7] + 1) % 130;
-    let later = network.unified(&prompt, &other, None).unwrap();
+    let later = network.unified(&prompt, &other, None, None).unwrap();
     let width = network.hparams().n_vocab;
     assert!(nmse(later.logits.row(0), base.logits.row(0)) > 1e-9, "a canvas sees what stands after it");
     assert_eq!(later.kv[3].k[..24 * 128], base.kv[3].k[..24 * 128], "a prompt does not see the canvas");
     let mut early = prompt.clone();
     early[2] = (early[2] + 1) % 130;
-    let early = network.unified(&early, &canvas, None).unwrap();
+    let early = network.unified(&early, &canvas, None, None).unwrap();
     assert!(
         nmse(&early.logits.values()[..width], base.logits.row(0)) > 1e-9,
         "layers without a window see it"
     );
     let conditioned = Conditioning { logits: &base.logits, temperature: 0.8 };
-    let next = network.unified(&prompt, &canvas, Some(conditioned)).unwrap();
+    let next = network.unified(&prompt, &canvas, Some(conditioned), None).unwrap();
     assert!(nmse(next.logits.values(), base.logits.values()) > 1e-6);
     let cooler = Conditioning { temperature: 0.4, ..conditioned };
-    let cooler = network.unified(&prompt, &canvas, Some(cooler)).unwrap();
+    let cooler = network.unified(&prompt, &canvas, Some(cooler), None).unwrap();
     assert!(nmse(cooler.logits.values(), next.logits.values()) > 1e-9);
 }
 
@@ -89,7 +89,16 @@ fn generation_denoises_and_can_be_replayed() {
     let network = preset("gen-diffusion-gemma");
     let prompt = tokens(&network, 20, 1);
     let sampler = EntropyBound { max_steps: 12, ..network.block().sampler };
-    let plan = Plan { prompt: &prompt, canvases: 2, canvas: 8, sampler, seed: 3, end: None };
+    let plan = Plan {
+        prompt: &prompt,
+        canvases: 2,
+        canvas: 8,
+        sampler,
+        seed: 3,
+        end: None,
+        experts: None,
+        conditions: None,
+    };
     let (mut steps, mut most) = (Vec::new(), Vec::new());
     let free = denoise(&network, plan, None, |s| {
         assert_eq!(s.temperature, temperature(&sampler, s.step, 12));
@@ -164,7 +173,7 @@ mod anchor {
     }
 
     fn encode(network: &BlockNetwork, anchor: &Tensors, phase: &str, store: &mut Store) {
-        let encoded = network.encode(store, &anchor.tokens(&format!("{phase}.tokens"))).unwrap();
+        let encoded = network.encode(store, &anchor.tokens(&format!("{phase}.tokens")), None).unwrap();
         compare(anchor, phase, &encoded.kv, &encoded.experts, None);
     }
 
@@ -179,7 +188,7 @@ mod anchor {
         let previous = previous
             .map(|(logits, step)| Conditioning { logits, temperature: temperature(&sampler, step, 48) });
         let canvas = anchor.tokens(&format!("{phase}.tokens"));
-        let pass = network.denoise(store, &canvas, previous).unwrap();
+        let pass = network.denoise(store, &canvas, previous, None).unwrap();
         compare(anchor, phase, &pass.kv, &pass.experts, Some(&pass.logits));
         pass.logits
     }

@@ -299,3 +299,38 @@ fn what_cannot_be_is_an_error_and_leaves_the_cache_alone() {
     let e = llada.forward(&mut cache, Request { window: Some(2), ..Request::new(&[1]) }).unwrap_err();
     assert!(matches!(e, Error::Unsupported(_)), "{e}");
 }
+
+#[test]
+fn given_experts_work_and_routers_choose_all_the_same() {
+    let network = preset("gen-llada-moe");
+    let tokens = tokens(&network, 12);
+    let pass = |given: Option<&[Vec<usize>]>| {
+        let layers: Option<Vec<&[usize]>> = given.map(|given| given.iter().map(Vec::as_slice).collect());
+        let request = Request { rows: Rows::All, experts: layers.as_deref(), ..Request::new(&tokens) };
+        network.forward(&mut network.cache(tokens.len()), request)
+    };
+    let free = pass(None).unwrap();
+    let own: Vec<Vec<usize>> = free.routing.iter().map(|routing| routing.chosen.clone()).collect();
+    assert_eq!(pass(Some(&own)).unwrap(), free);
+
+    // Row 3 of the first layer goes to other experts, and what follows from it is seen from the second layer on.
+    let sizes = network.hparams().experts.unwrap();
+    let mut other = own.clone();
+    for expert in &mut other[0][3 * sizes.used..][..sizes.used] {
+        *expert = (*expert + 1) % sizes.count;
+    }
+    let moved = pass(Some(&other)).unwrap();
+    assert_eq!((&moved.routing[0], &moved.kv[0]), (&free.routing[0], &free.kv[0]));
+    let width = free.kv[1].k.len() / tokens.len();
+    let rows =
+        |pass: &oracle::Pass| pass.kv[1].k.chunks_exact(width).map(<[f64]>::to_vec).collect::<Vec<_>>();
+    let changed = rows(&moved).iter().zip(rows(&free)).map(|(a, b)| *a != b).collect::<Vec<_>>();
+    assert_eq!(changed, (0..12).map(|row| row == 3).collect::<Vec<_>>());
+    assert!(nmse(free.logits.values(), moved.logits.values()) > 1e-6);
+
+    other[0].pop();
+    assert!(matches!(pass(Some(&other)).unwrap_err(), Error::Plan(_)));
+    let dense = preset("gen-llada");
+    let request = Request { experts: Some(&[&[0]]), ..Request::new(&tokens[..1]) };
+    assert!(dense.forward(&mut dense.cache(1), request).unwrap_err().to_string().contains("has none"));
+}

@@ -40,6 +40,15 @@ pub struct Denoised {
     pub result: Vec<u32>,
 }
 
+/// Another run to go along.
+pub struct Along<'a> {
+    /// Its canvases, whose steps are then made, no more and no fewer.
+    pub canvases: &'a [Denoised],
+    /// What a step gave there, counted over all canvases, `[canvas, n_vocab]`: the next one of its canvas is conditioned
+    /// on it. Without this each is conditioned on what the one before gave here.
+    pub logits: Option<&'a mut dyn FnMut(usize) -> Result<Vec<f32>, Error>>,
+}
+
 /// What one row of logits gives at a temperature.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sampled {
@@ -104,8 +113,7 @@ pub struct Generated {
     pub margins: Vec<f64>,
 }
 
-/// Generates canvases after a prompt, free or along `given`, whose canvases and steps are then made, no more and no
-/// fewer. `observe` sees every graph.
+/// Generates canvases after a prompt, free or along another run. `observe` sees every graph.
 ///
 /// # Errors
 /// When the plan or the trajectory cannot be; a row that gives no token; and as [`Session::encode`] and
@@ -113,13 +121,14 @@ pub struct Generated {
 pub fn generate(
     session: &mut Session,
     plan: Plan<'_>,
-    given: Option<&[Denoised]>,
+    mut along: Option<Along<'_>>,
     mut observe: impl FnMut(&Seen<'_>) -> Result<(), Error>,
 ) -> Result<Generated, Error> {
+    let given = along.as_ref().map(|along| along.canvases);
     check(&plan, given)?;
+    let mut steps = 0;
     let canvases = given.map_or(plan.canvases, <[_]>::len);
     session.reset_cache((plan.prompt.len() + (canvases - 1) * plan.canvas).max(1))?;
-    let n_vocab = session.hparams().n_vocab;
     let mut tokens = plan.prompt.to_vec();
     let mut fresh = plan.prompt.to_vec();
     let (mut done, mut margins): (Vec<Denoised>, _) = (Vec::new(), Vec::new());
@@ -129,27 +138,31 @@ pub fn generate(
             let pass = session.encode(piece, plan.keep)?;
             observe(&Seen::Encoded { tokens: piece, pass: &pass })?;
         }
-        let given = given.map(|g| &g[canvas]);
-        let (made, margin) = denoise(session, &plan, canvas, given, n_vocab, &mut observe)?;
+        let (made, margin) = denoise(session, &plan, canvas, &mut along, steps, &mut observe)?;
+        steps += made.steps.len();
         tokens.extend_from_slice(&made.result);
         fresh.clone_from(&made.result);
         done.push(made);
         margins.push(margin);
-        if given.is_none() && plan.end.is_some_and(|end| fresh.contains(&end)) {
+        if along.is_none() && plan.end.is_some_and(|end| fresh.contains(&end)) {
             break;
         }
     }
     Ok(Generated { tokens, canvases: done, margins })
 }
 
+/// Denoises a canvas before which `steps` steps were made.
 fn denoise(
     session: &mut Session,
     plan: &Plan<'_>,
     canvas: usize,
-    given: Option<&Denoised>,
-    n_vocab: usize,
+    along: &mut Option<Along<'_>>,
+    steps: usize,
     observe: &mut impl FnMut(&Seen<'_>) -> Result<(), Error>,
 ) -> Result<(Denoised, f64), Error> {
+    let n_vocab = session.hparams().n_vocab;
+    let given = along.as_ref().map(|along| &along.canvases[canvas]);
+    let mut conditions = along.as_mut().and_then(|along| along.logits.as_mut());
     let noise = |step, position| random_token(plan.seed, [canvas, step, position], n_vocab);
     let mut now: Vec<u32> = (0..plan.canvas).map(|p| noise(0, p)).collect();
     let mut before = None;
@@ -159,6 +172,9 @@ fn denoise(
     for step in 0..given.map_or(plan.sampler.max_steps, |g| g.steps.len()) {
         if let Some(given) = given {
             now.clone_from(&given.steps[step]);
+        }
+        if let Some(logits) = conditions.as_mut().filter(|_| step > 0) {
+            session.condition_on(&logits(steps + step - 1)?)?;
         }
         let temperature = temperature(&plan.sampler, step);
         let pass = session.denoise(&now, before, plan.keep)?;
