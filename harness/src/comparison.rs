@@ -51,25 +51,30 @@ pub struct Figures {
     pub reference_on_oracle: Option<Metrics>,
 }
 
-/// Compares every pair of arms.
+/// Compares every pair of arms, all at once.
 ///
 /// # Errors
 /// As [`compare`]; the pair is named where the oracle is one of them.
 pub fn figures(files: &Captures, limits: &Limits) -> Result<Figures, CompareError> {
     let pair = |reference: &Path, test: &Path| compare(&mut open(reference)?, &mut open(test)?, limits);
-    let device = files.reference.as_deref().map(|reference| pair(reference, &files.device)).transpose()?;
-    let Some(oracle) = files.oracle.as_deref() else {
-        return Ok(Figures { device, device_on_oracle: None, reference_on_oracle: None });
+    let (reference, oracle) = (files.reference.as_deref(), files.oracle.as_deref());
+    let on_reference = || reference.map(|reference| pair(reference, &files.device)).transpose();
+    let on_oracle = || {
+        let found = oracle.map(|oracle| pair(oracle, &files.device)).transpose();
+        found.map_err(|error| error.of("the device against the oracle"))
     };
-    let device_on_oracle =
-        pair(oracle, &files.device).map_err(|error| error.of("the device against the oracle"))?;
-    let reference_on_oracle = match files.reference.as_deref() {
-        None => None,
-        Some(reference) => {
-            Some(pair(oracle, reference).map_err(|error| error.of("the reference against the oracle"))?)
-        }
+    let of_reference = || {
+        let found = oracle.zip(reference).map(|(oracle, reference)| pair(oracle, reference)).transpose();
+        found.map_err(|error| error.of("the reference against the oracle"))
     };
-    Ok(Figures { device, device_on_oracle: Some(device_on_oracle), reference_on_oracle })
+    // Of the errors there may be the first counts, whichever was found first.
+    let (device, (device_on_oracle, reference_on_oracle)) =
+        rayon::join(on_reference, || rayon::join(on_oracle, of_reference));
+    Ok(Figures {
+        device: device?,
+        device_on_oracle: device_on_oracle?,
+        reference_on_oracle: reference_on_oracle?,
+    })
 }
 
 /// Compares the captures of `cell` and sets its figures, attribution, limits and verdict. Captures that cannot be

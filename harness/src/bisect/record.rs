@@ -193,7 +193,7 @@ impl Bisection {
             ),
             Finding::Found { last_good, first_bad } => format!(
                 "the first bad one is among {}, of which all but the last could not be tried; the last good one is {}",
-                (last_good + 1..=*first_bad).map(|i| self.places[i].as_str()).collect::<Vec<_>>().join(", "),
+                (last_good + 1..=*first_bad).map(|i| self.name(i)).collect::<Vec<_>>().join(", "),
                 self.name(*last_good)
             ),
             Finding::BothGood => format!(

@@ -79,9 +79,15 @@ fn a_range_in_every_rendering() {
     insta::assert_snapshot!("bisect_console", record.text());
     insta::assert_snapshot!("bisect_markdown", record.markdown());
     let page = record.page();
-    for words in
-        ["Found", "b3, b4", "MUL_MAT q4_K", "no libggml-base in it", "limit 1.0e-3", "plot.svg", "* made by"]
-    {
+    for words in [
+        "Found",
+        "b3 (npm-3), b4 (ggml",
+        "MUL_MAT q4_K",
+        "no libggml-base in it",
+        "limit 1.0e-3",
+        "plot.svg",
+        "* made by",
+    ] {
         assert!(page.contains(words), "{words}: {page}");
     }
     assert!(!page.contains("<row 0>") && page.contains("&lt;row 0&gt;"));

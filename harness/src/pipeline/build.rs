@@ -77,12 +77,6 @@ impl Build {
         )))
     }
 
-    /// Whether the device is Mesa's software Vulkan, whose flash attention ends the process now and then.
-    #[must_use]
-    pub fn is_llvmpipe(&self, selector: &DeviceSelector) -> bool {
-        self.device(selector).is_some_and(|device| device.description.contains("llvmpipe"))
-    }
-
     /// Whether a matrix of `model` can lie where `selector` wants it: extra buffer types take some types only.
     #[must_use]
     pub fn takes(&self, selector: &DeviceSelector, model: &ResolvedModel) -> bool {

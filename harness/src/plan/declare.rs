@@ -2,7 +2,7 @@
 
 use super::matrix::{self, Row};
 use super::models::ResolvedModel;
-use super::{Attention, Case, CellId, DeviceSelector, Mode};
+use super::{Case, CellId, DeviceSelector, Mode};
 use crate::capture::DeviceKind;
 use crate::pipeline::{Build, RunError};
 use std::collections::BTreeMap;
@@ -46,10 +46,6 @@ pub fn declare(declaring: &Declaring<'_>) -> Result<DeclaredCells, RunError> {
         let place = row.place.as_deref();
         for case in cases(declaring, row, model)? {
             for (i, build) in declaring.builds.iter().enumerate() {
-                // Flash attention ends the process at random on the software renderer: it is tested there only
-                // where the command line names the model, or the row the device.
-                let flash = case.options.attn == Attention::Flash;
-                let by_name = declaring.models_named || !row.devices.is_empty();
                 // A sampler has no weights: an extra buffer type would run the CPU's again, and an accelerator has
                 // none of its ops. A device that somebody names is tested all the same.
                 let device_named = !declaring.devices.is_empty() || !row.devices.is_empty();
@@ -58,10 +54,7 @@ pub fn declare(declaring: &Declaring<'_>) -> Result<DeclaredCells, RunError> {
                     let kind = build.device(device).map(|device| device.kind);
                     device.buft.is_none() && kind != Some(DeviceKind::Accelerator)
                 };
-                let tested = |device: &DeviceSelector| {
-                    let flash_fits = !flash || by_name || !build.is_llvmpipe(device);
-                    flash_fits && (!samples || plain(device))
-                };
+                let tested = |device: &DeviceSelector| !samples || plain(device);
                 let here = devices(declaring, row, build, model, i > 0)?;
                 let here = here.into_iter().filter(tested).map(|d| (d, true));
                 let absent = absent(declaring, row, build).into_iter().map(|d| (d, false));

@@ -3,7 +3,6 @@
 
 use super::models::{ModelError, ResolvedModel};
 use super::{Case, Mode};
-use model_file::tokenizer::Tokenizer;
 use runtime::generate::masked::Schedule;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -139,8 +138,7 @@ fn canvases(
 }
 
 fn tokenise(model: &ResolvedModel, text: &str) -> Result<Vec<u32>, ModelError> {
-    let tokenizer = Tokenizer::from_gguf(&model.model.file)?;
-    let tokens = padded(model, tokenizer.encode(text)?)?;
+    let tokens = padded(model, model.tokenizer()?.encode(text)?)?;
     if tokens.is_empty() {
         return Err(ModelError::Setting {
             name: model.name.clone(),

@@ -3,10 +3,12 @@
 
 use crate::builds::cache;
 use crate::plan::{Case, safe_name};
+use model_file::tokenizer::Tokenizer;
 use model_file::{GenerateSpec, Model, TensorType, WeightMix};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 /// The manifest, as it was when this binary was built.
 const MANIFEST: &str = include_str!("../../../corpus/models.toml");
@@ -176,6 +178,22 @@ pub struct ResolvedModel {
     pub settings: Settings,
     /// What to give `--model` to get this model again.
     pub given: String,
+    /// Made when it is first asked for: a large vocabulary takes a tenth of a second.
+    tokenizer: OnceLock<Tokenizer>,
+}
+
+impl ResolvedModel {
+    /// The model's tokenizer.
+    ///
+    /// # Errors
+    /// When the file has none, or one that is not known here.
+    pub fn tokenizer(&self) -> Result<&Tokenizer, ModelError> {
+        if let Some(known) = self.tokenizer.get() {
+            return Ok(known);
+        }
+        let made = Tokenizer::from_gguf(&self.model.file)?;
+        Ok(self.tokenizer.get_or_init(|| made))
+    }
 }
 
 /// Finds and opens the model that `given` names; generated ones are written into `work`. `NAME:TYPE` is the
@@ -320,6 +338,7 @@ fn open(
         model,
         settings,
         given: given.to_owned(),
+        tokenizer: OnceLock::new(),
     })
 }
 

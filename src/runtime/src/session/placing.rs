@@ -13,7 +13,7 @@ impl Session {
     ///
     /// A compute buffer that is too small for a graph is replaced by a larger one. Mesa's llvmpipe writes into the heap
     /// after that: of processes in which buffers grew 30 times two in three died or hung, and none of those that began
-    /// with a fresh backend each time, or in which the largest graph came first (Mesa 22.3.6, ggml 0.26.0).
+    /// with a fresh backend each time, or in which the largest graph came first (Mesa 22.3.6, ggml 0.23.0).
     pub(super) fn allocate(&mut self, graph: &Graph) -> Result<bool, Error> {
         let pins = self.pins(&graph.nodes())?;
         let before = self.scheduler.compute_bytes(0);
