@@ -131,8 +131,13 @@ pub fn run_keeping(
         }
     }
     let (ended, work) = ledger.finish()?;
-    let mut cells: Vec<Cell> =
-        plan.cells.iter().map(|id| cell(plan, folders, id, &ended)).collect::<Result<_, _>>()?;
+    // Two at a time: each compares its arms at once, and holds a block of each.
+    let mut cells = Vec::with_capacity(plan.cells.len());
+    for pair in plan.cells.chunks(2) {
+        let of = |i: usize| pair.get(i).map(|id| cell(plan, folders, id, &ended)).transpose();
+        let (first, second) = rayon::join(|| of(0), || of(1));
+        cells.extend(first?.into_iter().chain(second?));
+    }
     pieces::decode(&mut cells, |cell| {
         let model = model_of(plan, &cell.id.case).ok()?;
         Tokenizer::from_gguf(&model.model.file).ok()
