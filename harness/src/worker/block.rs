@@ -1,9 +1,9 @@
 //! The modes of block diffusion: `unified`, `prompt-kv` and `generate`.
 //!
 //! The first two are two passes over random canvases, the second conditioned on the first: in one graph with the
-//! prompt, or after it was encoded into the store. They must agree, on every device with itself too. A generation goes
-//! along the reference's own trajectory, each step reading the reference's canvas, conditioned on the reference's logits of
-//! the step before and computed by its experts, and then once more free running.
+//! prompt, or after it was encoded into the store. They must agree, on every device with itself too. A generation
+//! goes along the reference's own trajectory, each step reading the reference's canvas, conditioned on the
+//! reference's logits of the step before and computed by its experts, and then once more free running.
 
 use super::exchange::{Tokens, int, layers, open, record_routing, routing, rows, signed, unsigned};
 use super::masked::Findings;

@@ -93,8 +93,8 @@ pub(super) fn full_cache(
     Ok(None)
 }
 
-/// A masked generation: on the reference's trajectory and by its experts, the rows of every step and the keys and values at the end;
-/// then a free run.
+/// A masked generation: on the reference's trajectory and by its experts, the rows of every step and the keys and
+/// values at the end; then a free run.
 pub(super) fn generate(
     session: &mut Session,
     cell: &JobCell,

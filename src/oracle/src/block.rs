@@ -102,8 +102,8 @@ impl BlockNetwork {
         Store { layers: vec![LayerKv::default(); self.hparams.n_layer], len: 0 }
     }
 
-    /// Encodes tokens after those in the store, and adds them to it, by the experts that are `given` where some are: layer
-    /// by layer `[n, used]`.
+    /// Encodes tokens after those in the store, and adds them to it, by the experts that are `given` where some are:
+    /// layer by layer `[n, used]`.
     ///
     /// # Errors
     /// A token outside the vocabulary; experts of other rows; weights that cannot be decoded.
@@ -132,12 +132,12 @@ impl BlockNetwork {
         Ok(Encoded { kv: output.kv, experts: output.experts })
     }
 
-    /// One pass over a canvas that stands after the stored positions, by the experts that are `given` where some are: layer
-    /// by layer `[n, used]`.
+    /// One pass over a canvas that stands after the stored positions, by the experts that are `given` where some are:
+    /// layer by layer `[n, used]`.
     ///
     /// # Errors
-    /// An empty canvas, experts of other rows, a token outside the vocabulary, logits of another canvas to be conditioned on, a temperature
-    /// that is not above 0; weights that cannot be decoded.
+    /// An empty canvas, experts of other rows, a token outside the vocabulary, logits of another canvas to be
+    /// conditioned on, a temperature that is not above 0; weights that cannot be decoded.
     pub fn denoise(
         &self,
         store: &Store,

@@ -12,12 +12,13 @@ use crate::ops::{add, softmax};
 pub struct Routing {
     /// Scores before the softmax, `[n, experts]`.
     pub logits: Vec<f64>,
-    /// The experts that the router chooses for each token, which work on it unless others are given, `[n, used]`, the most probable first, of equal ones the first.
+    /// The experts that the router chooses for each token, which work on it unless others are given, `[n, used]`, the
+    /// most probable first, of equal ones the first.
     pub chosen: Vec<usize>,
 }
 
-/// Experts that are to work whatever the routers choose: those of the reference, so that a near tie of a router that falls
-/// the other way does not spoil everything after it. Rows are in the order in which passes compute them.
+/// Experts that are to work whatever the routers choose: those of the reference, so that a near tie of a router that
+/// falls the other way does not spoil everything after it. Rows are in the order in which passes compute them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GivenExperts<'a> {
     /// Layer by layer, of those that have experts, `[rows, used]`.

@@ -13,7 +13,8 @@ use crate::error::Error;
 pub struct Routing {
     /// What the soft-max is of, `[tokens, experts]`, row-major.
     pub logits: Vec<f32>,
-    /// The experts that the router chose for each token, which worked on it unless others were given, `[tokens, used]`, row-major, the most probable first.
+    /// The experts that the router chose for each token, which worked on it unless others were given, `[tokens,
+    /// used]`, row-major, the most probable first.
     pub chosen: Vec<i32>,
 }
 

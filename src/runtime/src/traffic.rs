@@ -2,8 +2,8 @@
 //! graph a step, so the largest graph says what a step moves at most.
 //!
 //! Inputs that are written before a graph and outputs that are read after it are counted; loading weights is not, nor
-//! is what an arm is given to follow another's experts and conditions, nor are copies that the scheduler makes where work falls back to the CPU, which
-//! [`Placement::splits`](crate::Placement::splits) tells.
+//! is what an arm is given to follow another's experts and conditions, nor are copies that the scheduler makes where
+//! work falls back to the CPU, which [`Placement::splits`](crate::Placement::splits) tells.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

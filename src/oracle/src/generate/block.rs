@@ -11,7 +11,7 @@ use crate::generate::entropy::{Noise, Sample, Stop, accepted, sample, temperatur
 use crate::{BlockNetwork, CanvasPass, Conditioning, Error, GivenExperts, Logits, Store};
 
 /// What to generate.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct Plan<'a> {
     /// The prompt; it may be empty.
     pub prompt: &'a [u32],

@@ -89,16 +89,7 @@ fn generation_denoises_and_can_be_replayed() {
     let network = preset("gen-diffusion-gemma");
     let prompt = tokens(&network, 20, 1);
     let sampler = EntropyBound { max_steps: 12, ..network.block().sampler };
-    let plan = Plan {
-        prompt: &prompt,
-        canvases: 2,
-        canvas: 8,
-        sampler,
-        seed: 3,
-        end: None,
-        experts: None,
-        conditions: None,
-    };
+    let plan = Plan { prompt: &prompt, canvases: 2, canvas: 8, sampler, seed: 3, ..Plan::default() };
     let (mut steps, mut most) = (Vec::new(), Vec::new());
     let free = denoise(&network, plan, None, |s| {
         assert_eq!(s.temperature, temperature(&sampler, s.step, 12));

@@ -168,9 +168,9 @@ fn a_generation_is_the_oracles_along_its_trajectory() {
         canvas: 8,
         sampler,
         seed: 3,
-        end: None,
         experts: given_experts,
         conditions: Some(&conditions),
+        ..expected::Plan::default()
     };
     let mut done = steps.iter();
     let (mut same, mut checked) = (0, 0);
