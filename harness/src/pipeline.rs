@@ -207,7 +207,8 @@ impl Plan {
         }
         let model = model_of(self, &id.case).ok()?;
         let inputs = inputs(model, &id.case, &self.wishes).ok()?;
-        let trajectory = trajectory(&capture_path(folders, &self.oracle_root(id))).ok()?;
+        let values = worker::reads_logits(&id.case, &model.model.hparams);
+        let trajectory = trajectory(&capture_path(folders, &self.oracle_root(id)), values).ok()?;
         Some(Parts::new(&("oracle", &id.case, &model.sha256, inputs, trajectory)))
     }
 

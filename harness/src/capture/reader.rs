@@ -9,6 +9,9 @@ use super::{
 use crate::plan::Case;
 use std::path::Path;
 
+/// What was sampled, where it cannot be made again.
+pub(super) const SAMPLED_LOGITS: &str = "sampler.logits";
+
 /// An open capture. Shapes, types and row counts were checked when it was opened; tensors stay on disk.
 pub struct CaptureReader {
     file: TensorFile,
@@ -294,16 +297,21 @@ impl CaptureReader {
         self.near_ties.as_ref()
     }
 
+    /// Whether it keeps the logits that were sampled, since they cannot be made again.
+    #[must_use]
+    pub fn holds_sampled_logits(&self) -> bool {
+        self.file.info(SAMPLED_LOGITS).is_ok()
+    }
+
     /// The logits `[rows, vocab]` that were sampled, and their columns, where they cannot be made again.
     ///
     /// # Errors
     /// No such tensor, one of another number of rows, and the file system's.
     pub fn sampled_logits(&mut self) -> Result<(usize, Vec<f64>), CaptureError> {
-        const NAME: &str = "sampler.logits";
-        let [rows, vocab] = self.file.float_shape(NAME)?;
-        check_length(&self.file, NAME, rows, self.rows)?;
+        let [rows, vocab] = self.file.float_shape(SAMPLED_LOGITS)?;
+        check_length(&self.file, SAMPLED_LOGITS, rows, self.rows)?;
         let mut all = Vec::new();
-        self.file.rows(NAME, 0, rows, &mut all)?;
+        self.file.rows(SAMPLED_LOGITS, 0, rows, &mut all)?;
         Ok((vocab, all))
     }
 

@@ -1,7 +1,7 @@
 //! Writing captures.
 
 use super::meta::SCHEMA;
-use super::reader::{META_KEY, SCHEMA_KEY};
+use super::reader::{META_KEY, SAMPLED_LOGITS, SCHEMA_KEY};
 use super::{
     Cache, CaptureError, CaptureMeta, Float, KvSet, LayerProfile, LayerRouting, NearTies, SampledRows,
     StepRows, Unmask, routing,
@@ -155,7 +155,7 @@ impl CaptureWriter {
     /// Sets the logits `[rows, vocab]` that were sampled, row-major.
     pub fn sampled_logits(&mut self, logits: &[f32], vocab: usize) {
         let tensor = Tensor::floats(logits, &[logits.len() / vocab.max(1), vocab]);
-        self.extra.push(("sampler.logits".to_owned(), tensor));
+        self.extra.push((SAMPLED_LOGITS.to_owned(), tensor));
     }
 
     /// Rows so far.

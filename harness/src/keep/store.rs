@@ -161,13 +161,13 @@ impl CaptureStore {
     }
 }
 
-/// The hash of what the oracle reads of a reference: its tokens, the order of unmasking, and which rows and caches it
-/// holds. Two references with the same have the same oracle.
+/// The hash of what the oracle reads of a reference: its tokens, the order of unmasking, the experts that worked, which
+/// rows and caches it holds and, where `values` says so, its logits. Two references with the same have the same oracle.
 ///
 /// # Errors
 /// When the capture cannot be read.
-pub fn trajectory(reference: &Path) -> Result<String, crate::capture::CaptureError> {
-    let reference = CaptureReader::open(reference)?;
+pub fn trajectory(reference: &Path, values: bool) -> Result<String, crate::capture::CaptureError> {
+    let mut reference = CaptureReader::open(reference)?;
     let mut hasher = Sha256::new();
     let mut list = |name: &str, values: &[i32]| {
         hasher.update(format!("{name} {}\n", values.len()));
@@ -181,7 +181,27 @@ pub fn trajectory(reference: &Path) -> Result<String, crate::capture::CaptureErr
         list("unmask.position", &unmask.position);
         list("unmask.token", &unmask.token);
     }
+    if let Some(rows) = reference.step_rows() {
+        list("kv_step", &rows.step);
+        list("kv_position", &rows.position);
+    }
+    if let Some(routing) = reference.routing() {
+        list("route_step", &routing.rows.step);
+        list("route_position", &routing.rows.position);
+        routing.chosen.iter().for_each(|layer| list("experts", layer));
+    }
     hasher.update(reference.outline());
+    if values {
+        let mut floats = |row: &[f64]| row.iter().for_each(|value| hasher.update(value.to_bits().to_le_bytes()));
+        let mut row = Vec::new();
+        for i in 0..reference.rows() {
+            reference.logits(i, 1, &mut row)?;
+            floats(&row);
+        }
+        if reference.holds_sampled_logits() {
+            floats(&reference.sampled_logits()?.1);
+        }
+    }
     Ok(hex(&hasher.finalize()))
 }
 
@@ -208,6 +228,7 @@ fn remove(path: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::capture::{CaptureMeta, CaptureWriter, LayerRouting, StepRows};
     use std::time::Duration;
 
     fn put(store: &CaptureStore, name: &str, bytes: usize, age: u64) -> Key {
@@ -251,5 +272,43 @@ mod tests {
         assert!(!holds(&store, &old) && holds(&store, &older) && holds(&store, &new));
         assert_eq!(store.prune(0).unwrap().len(), 2);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "no hash is left behind");
+    }
+
+    /// A reference of two rows, with what an oracle may read of it.
+    fn reference(experts: [i32; 2], logits: [f32; 4], sampled: Option<[f32; 2]>, step: i32) -> String {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("reference.safetensors");
+        let mut writer = CaptureWriter::new(2);
+        for (row, logits) in (0..).zip(logits.chunks_exact(2)) {
+            writer.row(row, 0, logits);
+        }
+        writer.tokens(&[3, 4]);
+        let layer = LayerRouting { logits: vec![0.5_f32; 4], chosen: experts.to_vec() };
+        writer.routing(&StepRows { step: vec![0, step], position: vec![0, 1] }, 2, 1, &[layer]);
+        if let Some(sampled) = sampled {
+            writer.sampled_logits(&sampled, 1);
+        }
+        writer.write(&path, &CaptureMeta::foreign(&"reference")).unwrap();
+        format!("{} {}", trajectory(&path, false).unwrap(), trajectory(&path, true).unwrap())
+    }
+
+    /// The oracle's capture of one reference must not be taken for another's whose experts or sampled logits differ.
+    #[test]
+    fn a_trajectory_is_all_that_the_oracle_reads() {
+        let halves = |of: String| of.split_once(' ').map(|(plain, values)| (plain.to_owned(), values.to_owned())).unwrap();
+        let (plain, values) = halves(reference([0, 1], [1.0; 4], Some([1.0; 2]), 1));
+        assert_eq!((plain.clone(), values.clone()), halves(reference([0, 1], [1.0; 4], Some([1.0; 2]), 1)));
+        for other in [reference([1, 1], [1.0; 4], Some([1.0; 2]), 1), reference([0, 1], [1.0; 4], Some([1.0; 2]), 0)] {
+            let other = halves(other);
+            assert!(other.0 != plain && other.1 != values);
+        }
+        for other in [
+            reference([0, 1], [1.0, 1.0, 1.0, 1.0 + f32::EPSILON], Some([1.0; 2]), 1),
+            reference([0, 1], [1.0; 4], Some([1.0, 1.0 + f32::EPSILON]), 1),
+        ] {
+            let other = halves(other);
+            assert_eq!(other.0, plain, "tokens and experts are the same");
+            assert_ne!(other.1, values, "what is sampled is not");
+        }
     }
 }

@@ -32,7 +32,7 @@ pub use death::Death;
 pub use dispatch::{Ended, Progress, Workplace, compute, one, run};
 pub(crate) use execute::switches;
 pub use memory::MemoryLimit;
-pub use oracle::{lacks, oracle_build};
+pub use oracle::{lacks, oracle_build, reads_logits};
 pub use probe::probe;
 pub use protocol::{
     Event, Failure, FailureKind, Job, JobCell, Probed, ProbedDevice, ProbedFile, ReplayJob, RunJob, TraceJob,

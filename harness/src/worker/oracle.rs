@@ -50,6 +50,13 @@ pub fn lacks(case: &Case, h: &HyperParams, inputs: &Inputs) -> Option<String> {
     }
 }
 
+/// Whether the oracle of a case reads the reference's logits, as it does where they are sampled or where canvases are
+/// conditioned on them.
+#[must_use]
+pub fn reads_logits(case: &Case, h: &HyperParams) -> bool {
+    case.mode == Mode::Sampler || oracle_block::is_conditioned(case, h)
+}
+
 /// A network of either kind.
 enum Body {
     Plain(Network),

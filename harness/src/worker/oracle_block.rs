@@ -6,7 +6,7 @@ use super::exchange::{int, signed};
 use super::oracle::{ReferenceExperts, Routings, failed, input, layers};
 use super::protocol::{Failure, JobCell};
 use crate::capture::{CaptureReader, CaptureWriter};
-use crate::plan::Mode;
+use crate::plan::{Case, Mode};
 use model_file::{EntropyBound, HyperParams};
 use oracle::generate::entropy::temperature;
 use oracle::{BlockNetwork, CanvasPass, Conditioning, GivenExperts, LayerKv, Logits, Store};
@@ -19,7 +19,7 @@ pub(super) fn execute(
     writer: &mut CaptureWriter,
 ) -> Result<(), Failure> {
     let (prompt, block) = (&cell.inputs.prompt[..], network.block());
-    let generates = cell.id.case.mode == Mode::Generate;
+    let generates = is_conditioned(&cell.id.case, network.hparams());
     let length = if generates { block.canvas } else { cell.inputs.follow };
     let given = trajectory(reference, prompt.len(), length)?;
     if !generates && given.iter().map(|canvas| canvas.steps.len()).ne([PASSES]) {
@@ -58,6 +58,11 @@ pub(super) fn execute(
     layers(writer, h, &if generates { store.layers().to_vec() } else { joined(&store, kv) });
     routings.write(writer, h);
     Ok(())
+}
+
+/// Whether canvases of this case are conditioned on the reference's logits.
+pub(super) fn is_conditioned(case: &Case, h: &HyperParams) -> bool {
+    h.block.is_some() && case.mode == Mode::Generate
 }
 
 /// What a run has come to.
@@ -148,7 +153,7 @@ fn joined(store: &Store, kv: Vec<LayerKv>) -> Vec<LayerKv> {
 }
 
 /// Why the oracle does not compute a case of block diffusion; `None` where it does.
-pub(super) fn lacks(case: &crate::plan::Case, h: &HyperParams) -> Option<String> {
+pub(super) fn lacks(case: &Case, h: &HyperParams) -> Option<String> {
     let stored = h.block.is_some() && case.options.kv != crate::plan::KvType::F32;
     stored.then(|| "a prompt stored in another type than F32 is not computed by the oracle".to_owned())
 }

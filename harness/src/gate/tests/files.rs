@@ -8,19 +8,18 @@ use model_file::GenerateSpec;
 use proptest::prelude::*;
 
 /// Rows of preset `quick`.
-const QUICK: usize = 14;
+const QUICK: usize = 16;
 
 #[test]
 fn the_embedded_gate_is_right_and_its_presets_have_every_mode() {
     let gate = Gate::embedded();
-    assert_eq!(gate.preset_names().collect::<Vec<_>>(), ["experts", "full", "gpu", "nightly", "quick"]);
+    assert_eq!(gate.preset_names().collect::<Vec<_>>(), ["full", "gpu", "nightly", "quick"]);
     assert_eq!(gate.settings.preset, "quick");
     assert_eq!(gate.preset(None).unwrap().rows.len(), QUICK);
     let full = &gate.preset(Some("full")).unwrap().rows;
     assert_eq!(full[..QUICK], gate.preset(Some("quick")).unwrap().rows);
-    let experts = &gate.preset(Some("experts")).unwrap().rows;
     for mode in crate::plan::Mode::ALL {
-        assert!(full.iter().chain(experts).any(|row| row.modes.contains(mode)), "{mode}");
+        assert!(full.iter().any(|row| row.modes.contains(mode)), "{mode}");
     }
     let lengths = |model: &str| full.iter().any(|row| row.model == model && row.options.len() == 11);
     for model in
@@ -32,7 +31,7 @@ fn the_embedded_gate_is_right_and_its_presets_have_every_mode() {
     let nightly = &gate.preset(Some("nightly")).unwrap().rows;
     assert!(nightly.iter().any(|row| row.if_fetched));
     let error = gate.preset(Some("nigthly")).unwrap_err().to_string();
-    assert!(error.ends_with("did you mean `nightly`?; known: experts, full, gpu, nightly, quick"), "{error}");
+    assert!(error.ends_with("did you mean `nightly`?; known: full, gpu, nightly, quick"), "{error}");
 }
 
 /// What `full` holds and what it is for: kernels change where heads, groups and caches do.
