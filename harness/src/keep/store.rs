@@ -192,7 +192,8 @@ pub fn trajectory(reference: &Path, values: bool) -> Result<String, crate::captu
     }
     hasher.update(reference.outline());
     if values {
-        let mut floats = |row: &[f64]| row.iter().for_each(|value| hasher.update(value.to_bits().to_le_bytes()));
+        let mut floats =
+            |row: &[f64]| row.iter().for_each(|value| hasher.update(value.to_bits().to_le_bytes()));
         let mut row = Vec::new();
         for i in 0..reference.rows() {
             reference.logits(i, 1, &mut row)?;
@@ -295,10 +296,14 @@ mod tests {
     /// The oracle's capture of one reference must not be taken for another's whose experts or sampled logits differ.
     #[test]
     fn a_trajectory_is_all_that_the_oracle_reads() {
-        let halves = |of: String| of.split_once(' ').map(|(plain, values)| (plain.to_owned(), values.to_owned())).unwrap();
+        let halves = |of: String| {
+            of.split_once(' ').map(|(plain, values)| (plain.to_owned(), values.to_owned())).unwrap()
+        };
         let (plain, values) = halves(reference([0, 1], [1.0; 4], Some([1.0; 2]), 1));
         assert_eq!((plain.clone(), values.clone()), halves(reference([0, 1], [1.0; 4], Some([1.0; 2]), 1)));
-        for other in [reference([1, 1], [1.0; 4], Some([1.0; 2]), 1), reference([0, 1], [1.0; 4], Some([1.0; 2]), 0)] {
+        for other in
+            [reference([1, 1], [1.0; 4], Some([1.0; 2]), 1), reference([0, 1], [1.0; 4], Some([1.0; 2]), 0)]
+        {
             let other = halves(other);
             assert!(other.0 != plain && other.1 != values);
         }

@@ -4,6 +4,7 @@ use super::block;
 use super::causal::Bench;
 use super::child::describe;
 use super::masked::{self, Findings};
+use super::phases;
 use super::protocol::{Failure, FailureKind, JobCell, RunJob};
 use super::sampler;
 use crate::capture::{CaptureMeta, CaptureWriter, SCHEMA};
@@ -58,7 +59,7 @@ pub(super) fn execute(
     } else if session.hparams().block.is_some() {
         let mut found = Findings::default();
         let tokens = match mode {
-            Mode::Unified | Mode::PromptKv => block::phases(session, cell, &mut writer, &mut found)?,
+            Mode::Unified | Mode::PromptKv => phases::execute(session, cell, &mut writer, &mut found)?,
             Mode::Generate => block::generate(session, cell, &mut writer, &mut found)?,
             _ => return Err(no_such_mode(session, mode)),
         };

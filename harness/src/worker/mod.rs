@@ -20,6 +20,7 @@ mod masked;
 pub mod memory;
 mod oracle;
 mod oracle_block;
+mod phases;
 pub mod probe;
 mod protocol;
 mod sampler;

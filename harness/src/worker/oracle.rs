@@ -54,7 +54,7 @@ pub fn lacks(case: &Case, h: &HyperParams, inputs: &Inputs) -> Option<String> {
 /// conditioned on them.
 #[must_use]
 pub fn reads_logits(case: &Case, h: &HyperParams) -> bool {
-    case.mode == Mode::Sampler || oracle_block::is_conditioned(case, h)
+    case.mode == Mode::Sampler || h.block.is_some()
 }
 
 /// A network of either kind.

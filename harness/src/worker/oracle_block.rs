@@ -1,9 +1,10 @@
-//! The oracle's arm of block diffusion: the canvases that the reference's steps read, by its experts. In a generation each
-//! is conditioned on the reference's logits of the step before, otherwise on the oracle's own.
+//! The oracle's arm of block diffusion: the canvases that the reference's steps read, by its experts and conditioned on its
+//! logits of the step before.
 
-use super::block::{Canvases, PASSES, trajectory};
+use super::block::{Canvases, trajectory};
 use super::exchange::{int, signed};
 use super::oracle::{ReferenceExperts, Routings, failed, input, layers};
+use super::phases::PASSES;
 use super::protocol::{Failure, JobCell};
 use crate::capture::{CaptureReader, CaptureWriter};
 use crate::plan::{Case, Mode};
@@ -19,7 +20,7 @@ pub(super) fn execute(
     writer: &mut CaptureWriter,
 ) -> Result<(), Failure> {
     let (prompt, block) = (&cell.inputs.prompt[..], network.block());
-    let generates = is_conditioned(&cell.id.case, network.hparams());
+    let generates = cell.id.case.mode == Mode::Generate;
     let length = if generates { block.canvas } else { cell.inputs.follow };
     let given = trajectory(reference, prompt.len(), length)?;
     if !generates && given.iter().map(|canvas| canvas.steps.len()).ne([PASSES]) {
@@ -36,7 +37,7 @@ pub(super) fn execute(
         step: 0,
         routings: Routings::default(),
         given: experts.as_ref().map(ReferenceExperts::given),
-        conditions: generates.then_some(reference),
+        conditions: reference,
     };
     let size = cell.id.case.options.ub.map_or(usize::MAX, |n| n as usize).max(1);
     let (mut fresh, mut tokens) = (prompt.to_vec(), prompt.to_vec());
@@ -60,11 +61,6 @@ pub(super) fn execute(
     Ok(())
 }
 
-/// Whether canvases of this case are conditioned on the reference's logits.
-pub(super) fn is_conditioned(case: &Case, h: &HyperParams) -> bool {
-    h.block.is_some() && case.mode == Mode::Generate
-}
-
 /// What a run has come to.
 struct Run<'a> {
     network: &'a BlockNetwork,
@@ -75,8 +71,8 @@ struct Run<'a> {
     routings: Routings,
     /// The reference's experts, where it tells them.
     given: Option<GivenExperts<'a>>,
-    /// The reference, where its logits are what steps are conditioned on.
-    conditions: Option<&'a mut CaptureReader>,
+    /// The reference, whose logits steps are conditioned on.
+    conditions: &'a mut CaptureReader,
 }
 
 impl<'a> Run<'a> {
@@ -128,15 +124,10 @@ impl<'a> Run<'a> {
             }
             self.read.push(self.step, first, canvas);
             self.step += 1;
-            let condition = match &mut self.conditions {
-                None => logits,
-                Some(reference) => {
-                    let mut of_step = Vec::new();
-                    let first = (self.step - 1) * canvas.len();
-                    reference.logits(first, canvas.len(), &mut of_step).map_err(input)?;
-                    Logits::from_rows(logits.n_vocab(), of_step)
-                }
-            };
+            let mut of_step = Vec::new();
+            let first = (self.step - 1) * canvas.len();
+            self.conditions.logits(first, canvas.len(), &mut of_step).map_err(input)?;
+            let condition = Logits::from_rows(logits.n_vocab(), of_step);
             (before, kv) = (Some(condition), rows);
         }
         Ok(kv)
