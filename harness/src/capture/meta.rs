@@ -172,7 +172,7 @@ impl CaptureMeta {
     }
 
     /// The metadata of a file that has none: nothing is known of it but its name.
-    pub(crate) fn foreign(name: &str) -> Self {
+    pub(super) fn foreign(name: &str) -> Self {
         Self {
             schema: SCHEMA.to_owned(),
             case: String::new(),

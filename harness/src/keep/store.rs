@@ -229,7 +229,8 @@ fn remove(path: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::capture::{CaptureMeta, CaptureWriter, LayerRouting, StepRows};
+    use crate::capture::sample::Sample;
+    use crate::capture::{CaptureWriter, LayerRouting, StepRows};
     use std::time::Duration;
 
     fn put(store: &CaptureStore, name: &str, bytes: usize, age: u64) -> Key {
@@ -289,7 +290,7 @@ mod tests {
         if let Some(sampled) = sampled {
             writer.sampled_logits(&sampled, 1);
         }
-        writer.write(&path, &CaptureMeta::foreign(&"reference")).unwrap();
+        writer.write(&path, &Sample::new(2, 2).meta).unwrap();
         format!("{} {}", trajectory(&path, false).unwrap(), trajectory(&path, true).unwrap())
     }
 

@@ -103,7 +103,7 @@ mod tests {
             row.options.iter().for_each(|&o| matrix::case(model, row.modes[0], o).check().unwrap());
         }
         let plain = vary(quick, &models, true);
-        assert_eq!(plain.iter().map(|row| row.options.len()).sum::<usize>(), 16);
+        assert_eq!(plain.iter().map(|row| row.options.len()).sum::<usize>(), 18);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Attribution: which arm is off, seen from the oracle. Where the oracle is present, it decides.
 
-use super::finding::{Finding, words};
+use super::finding::{Finding, FindingKind, words};
 use super::{Limits, Status, Verdict, figures};
 use crate::compare::Metrics;
 use crate::named::named_enum;
@@ -48,7 +48,8 @@ pub struct Attribution {
 /// oracle is it), `judged` is the verdict on the device against the reference, `on_oracle` that against the oracle.
 ///
 /// The cell has diverged where the device is off. Where only the reference is, the device is held to the oracle
-/// alone, and the reason says so. Where neither is, the verdict stays.
+/// alone, and the reason says so. Where neither is, the verdict stays, but for distances between the arms: two that are
+/// each within a limit of the truth, on either side of it, may be further from each other than that.
 #[must_use]
 pub fn attribute(
     reference: Option<&Metrics>,
@@ -77,7 +78,7 @@ pub fn attribute(
         format!("{who} against the oracle: {}", words(faults).collect::<Vec<_>>().join(", "))
     };
     let off = match arm {
-        Arm::Agree => return (attribution, judged),
+        Arm::Agree => return (attribution, without_distances(judged)),
         Arm::Device => format!("device off: {}", told("the device", &device_faults)),
         Arm::Reference => format!("reference off: {}", told("the reference", &reference_faults)),
         Arm::Both => format!(
@@ -93,6 +94,23 @@ pub fn attribute(
     };
     let reason = if before.is_empty() { off } else { format!("{off}; {before}") };
     (attribution, Verdict { status, reason, findings })
+}
+
+/// The verdict of arms that are both right: how far they are apart is told and not held against the device.
+fn without_distances(judged: Verdict) -> Verdict {
+    let distance = |finding: &Finding| {
+        use FindingKind::{BeforeStoring, Kv, Logits, Row};
+        matches!(finding.figure, Logits | Row | Kv | BeforeStoring)
+    };
+    if judged.status != Status::Diverged
+        || judged.findings.is_empty()
+        || !judged.findings.iter().all(distance)
+    {
+        return judged;
+    }
+    let reason =
+        format!("both arms are within the limits of the oracle, though not of each other: {}", judged.reason);
+    Verdict::new(Status::Pass, reason)
 }
 
 #[cfg(test)]
@@ -127,6 +145,30 @@ mod tests {
     fn arms_that_agree_leave_the_verdict_as_it_is() {
         let diverged = verdict(Status::Diverged, "greedy");
         assert_eq!(cell(0.0, 1e-6, diverged.clone()), (Arm::Agree, diverged));
+    }
+
+    #[test]
+    fn arms_on_either_side_of_the_oracle_pass_unless_more_than_their_distance_is_wrong() {
+        let apart = |kinds: &[FindingKind]| {
+            let findings = kinds.iter().map(|&kind| Finding::new(kind, 4e-3, kind.to_string())).collect();
+            Verdict { status: Status::Diverged, reason: "logits NMSE 4e-3 > 3e-3".to_owned(), findings }
+        };
+        let (arm, found) = cell(1e-6, 1e-6, apart(&[FindingKind::Logits, FindingKind::Row, FindingKind::Kv]));
+        assert_eq!((arm, found.status, found.findings.len()), (Arm::Agree, Status::Pass, 0));
+        assert!(
+            found.reason.ends_with("though not of each other: logits NMSE 4e-3 > 3e-3"),
+            "{}",
+            found.reason
+        );
+        for kind in
+            [FindingKind::Greedy, FindingKind::Mismatches, FindingKind::NonFinite, FindingKind::Unforgivable]
+        {
+            let judged = apart(&[FindingKind::Logits, kind]);
+            assert_eq!(cell(1e-6, 1e-6, judged.clone()), (Arm::Agree, judged));
+        }
+        // A device that is off is so beside a reference that is not.
+        let (arm, found) = cell(1e-6, 0.1, apart(&[FindingKind::Logits]));
+        assert_eq!((arm, found.status), (Arm::Device, Status::Diverged));
     }
 
     #[test]
