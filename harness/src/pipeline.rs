@@ -177,7 +177,7 @@ impl Plan {
         Identity {
             version: format!("{} {}", env!("CARGO_PKG_VERSION"), &program[..program.len().min(16)]),
             cells: self.cells.clone(),
-            models: models.map(|m| (format!("{}/{}", m.name, m.weights), m.sha256.clone())).collect(),
+            models: models.map(|m| (format!("{}/{}", m.name, m.weights), m.identity())).collect(),
             libraries: libraries.collect(),
             settings: settings.map(|(name, value)| (name.to_owned(), value)).into(),
         }

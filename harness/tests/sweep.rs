@@ -120,6 +120,39 @@ fn shards_put_together_are_the_whole() {
     assert!(text.contains("1 of 3 items are missing"), "{text}");
 }
 
+/// A changed copy is asked as its original is, padding and all, where a manifest of the user's own says so.
+#[test]
+fn a_copy_that_the_users_manifest_lists_is_held_against_its_original() {
+    let folder = tempfile::tempdir().unwrap();
+    let work = folder.path();
+    let original = ggml_parity::plan::models::resolve("dream-arith", work).unwrap();
+    let file = &original.model.file;
+    let writer =
+        model_file::GgufWriter::new().all_metadata(file.metadata()).metadata("general.version", "copy");
+    let writer = file.tensors().iter().fold(writer, |writer, info| {
+        writer.tensor_bytes(info.name.clone(), &info.shape, info.ty, file.map(info).unwrap().to_vec())
+    });
+    writer.write(&work.join("copy.gguf")).unwrap();
+    let manifest = work.join("models.toml");
+    let asked = |settings: &str| {
+        let text = format!("[[model]]\nname = \"copy\"\nfile = \"copy.gguf\"\n{settings}");
+        std::fs::write(&manifest, format!("schema = \"ggml-parity.models/1\"\n{text}")).unwrap();
+        let out = work.join("out");
+        let more = ["--model", "copy", "--reference", "model=dream-arith", "--device", "CPU", "--limit", "2"];
+        let output = command(&out, &more).env("GGML_PARITY_MODELS", &manifest).output().unwrap();
+        (told(&output), render::read(&out))
+    };
+    let ((code, text), found) = asked("pad_left = { token = \"bos\", to = 8 }\n");
+    assert_eq!(code, 0, "{text}");
+    let found = found.unwrap();
+    let arm = found.arms.iter().find(|arm| arm.id.to_string().starts_with("copy/f16/")).unwrap();
+    let against = &found.summary(&arm.id, None).unwrap().against;
+    assert_eq!(against.last().unwrap().exact.hits, 2, "{against:?}");
+    let ((code, text), _) = asked("pad_left = { token = \"bos\" }\n");
+    assert_eq!(code, 2, "{text}");
+    assert!(text.contains("models.toml") && text.contains("missing field `to`"), "{text}");
+}
+
 #[test]
 fn an_interrupted_sweep_goes_on_and_repeats_nothing() {
     let folder = tempfile::tempdir().unwrap();

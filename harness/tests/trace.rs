@@ -147,6 +147,44 @@ fn quantised_caches_and_weights_are_clean_too() {
     }
 }
 
+/// Experts and canvases: a graph is walked with what the reference's experts and logits made of it.
+#[test]
+fn experts_and_canvases_are_walked_along_the_reference() {
+    let mut bench = Traced::new();
+    let device = bench.second_cpu();
+    for case in [
+        "gen-llada-moe/f32/generate",
+        "gen-diffusion-gemma/f32/unified",
+        "gen-diffusion-gemma-e300/f32/prompt-kv",
+        "gen-diffusion-gemma/f32/generate",
+    ] {
+        let found = bench.trace(case, &device, None, None, GraphChoice::Last).unwrap();
+        // ggml's CPU reads GELU from a table of 16-bit values.
+        assert_clean(&found, 1e-6);
+        assert_eq!(found.graph + 1, found.graphs.len());
+        for graph in &found.graphs {
+            assert_eq!(graph.differs, None, "{case}");
+            // A set of experts that is the device's own, or a canvas conditioned on other logits, is far beyond this.
+            assert!(graph.logits.is_none_or(|nmse| nmse <= 1e-6), "{case}: {:?}", graph.logits);
+        }
+    }
+}
+
+/// What conditions a canvas is in the second graph only, and is found there.
+#[test]
+fn a_turned_weight_of_self_conditioning_is_found_in_the_canvas_that_has_it() {
+    let mut bench = Traced::new();
+    let device = bench.second_cpu();
+    let model = bench.model("gen-diffusion-gemma");
+    let planted = bench.work.path().join("planted.gguf");
+    with_one_value_turned(&model.path, "self_cond_down.weight", 5, &planted);
+    let case = "gen-diffusion-gemma/f32/unified";
+    let found = bench.trace(case, &device, None, Some(planted), GraphChoice::FirstBad).unwrap();
+    assert_eq!((found.graph, found.graphs.len()), (1, 2));
+    let node = found.bad_node().unwrap_or_else(|| panic!("{:?}", found.finding));
+    assert_eq!((node.name.as_str(), node.culprit()), ("self_cond_down-0", Culprit::Device), "{node:?}");
+}
+
 #[test]
 fn one_turned_weight_is_localised_to_its_layer_and_op() {
     let mut bench = Traced::new();

@@ -34,7 +34,7 @@ pub(super) struct Args {
     /// A device, by exact name; repeat for several
     #[arg(long, value_name = "NAME", default_value = "CPU")]
     device: Vec<DeviceSelector>,
-    /// A model: a GGUF file, a generated model, or one of corpus/models.toml; repeat for several
+    /// A model: a GGUF file, a generated model, one of corpus/models.toml or of GGML_PARITY_MODELS; repeat for several
     /// [default: what the cases name]
     #[arg(long, value_name = "FILE|NAME")]
     model: Vec<String>,

@@ -20,7 +20,7 @@ pub(super) struct Selection {
     /// A ggml build: a folder, or the name of a fetched build; repeat for several
     #[arg(long, value_name = "DIR|NAME")]
     ggml: Vec<String>,
-    /// A model: a GGUF file, a generated model, or one of corpus/models.toml; repeat for several
+    /// A model: a GGUF file, a generated model, one of corpus/models.toml or of GGML_PARITY_MODELS; repeat for several
     #[arg(long, value_name = "FILE|NAME")]
     model: Vec<String>,
     /// A gate file: what is declared and which divergences are known [default: ci/gate.toml as built in]

@@ -1,5 +1,5 @@
-//! Which models there are: generated ones by preset, those of the manifest `corpus/models.toml` by name, and
-//! any GGUF file by its path.
+//! Which models there are: generated ones by preset, those of the manifest `corpus/models.toml` and of the user's own by
+//! name, and any GGUF file by its path.
 
 use crate::builds::cache;
 use crate::plan::{Case, safe_name};
@@ -9,6 +9,9 @@ use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+
+/// The environment variable that names a manifest of the user's own, in the form of `corpus/models.toml`.
+pub const MODELS_ENV: &str = "GGML_PARITY_MODELS";
 
 /// The manifest, as it was when this binary was built.
 const MANIFEST: &str = include_str!("../../../corpus/models.toml");
@@ -81,11 +84,12 @@ pub enum ModelError {
     },
 }
 
-/// `corpus/models.toml`.
+/// `corpus/models.toml`, or a file like it.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Manifest {
     schema: String,
+    #[serde(default)]
     model: Vec<Entry>,
 }
 
@@ -94,11 +98,11 @@ struct Manifest {
 struct Entry {
     name: String,
     file: Option<PathBuf>,
-    sha256: String,
-    #[serde(rename = "license")]
-    _license: String,
-    #[serde(rename = "description")]
-    _description: String,
+    sha256: Option<String>,
+    #[serde(default, rename = "license")]
+    _license: Option<String>,
+    #[serde(default, rename = "description")]
+    _description: Option<String>,
     #[serde(default, rename = "package", deserialize_with = "one_or_more")]
     _package: Vec<BTreeMap<String, String>>,
     pad_left: Option<PadLeft>,
@@ -107,6 +111,9 @@ struct Entry {
     schedule: Option<runtime::generate::masked::Schedule>,
     #[serde(default)]
     prompts: Vec<String>,
+    /// The folder of the user's manifest that lists it; none where ours does.
+    #[serde(skip)]
+    folder: Option<PathBuf>,
 }
 
 /// The packages that a model is in: one, or a list of several whose members follow each other.
@@ -183,6 +190,12 @@ pub struct ResolvedModel {
 }
 
 impl ResolvedModel {
+    /// What must be the same where work on the model goes on: its file, and how it is asked.
+    #[must_use]
+    pub fn identity(&self) -> String {
+        format!("{} {:?}", self.sha256, self.settings)
+    }
+
     /// The model's tokenizer.
     ///
     /// # Errors
@@ -227,7 +240,7 @@ fn resolve_as_it_is(given: &str, work: &Path) -> Result<ResolvedModel, ModelErro
     let manifest = manifest()?;
     if let Some(entry) = manifest.model.iter().find(|entry| entry.name == given) {
         let path = locate(entry, work)?;
-        return open(given, &path, safe_name(given), Settings::from(entry), Some(&entry.sha256));
+        return open(given, &path, safe_name(given), Settings::from(entry), entry.sha256.as_deref());
     }
     let path = Path::new(given);
     if !path.is_file() {
@@ -236,7 +249,8 @@ fn resolve_as_it_is(given: &str, work: &Path) -> Result<ResolvedModel, ModelErro
     let stem = path.file_stem().map_or_else(|| given.to_owned(), |stem| stem.to_string_lossy().into_owned());
     let model = open(given, path, safe_name(&stem), Settings::default(), None)?;
     // A file whose content the manifest knows gets the manifest's settings, wherever it lies.
-    let settings = manifest.model.iter().find(|entry| entry.sha256 == model.sha256).map(Settings::from);
+    let known = |entry: &&Entry| entry.sha256.as_deref() == Some(&model.sha256);
+    let settings = manifest.model.iter().find(known).map(Settings::from);
     Ok(ResolvedModel { settings: settings.unwrap_or_default(), ..model })
 }
 
@@ -281,10 +295,42 @@ pub fn known() -> Vec<String> {
 }
 
 fn manifest() -> Result<Manifest, ModelError> {
+    let own = std::env::var_os(MODELS_ENV).filter(|path| !path.is_empty());
+    listed(own.as_deref().map(Path::new))
+}
+
+/// Our manifest, and what the user's own adds to it.
+fn listed(own: Option<&Path>) -> Result<Manifest, ModelError> {
+    let mut all = parse(MANIFEST, "corpus/models.toml")?;
+    let Some(path) = own else { return Ok(all) };
+    let text =
+        std::fs::read_to_string(path).map_err(|source| ModelError::Io { path: path.to_owned(), source })?;
+    let shown = path.display().to_string();
+    let bad = |entry: &Entry, why: &str| ModelError::Manifest {
+        file: shown.clone(),
+        why: format!("model `{}`: {why}", entry.name),
+    };
+    for entry in parse(&text, &shown)?.model {
+        if entry.name != safe_name(&entry.name) {
+            return Err(bad(&entry, "name: letters, digits, `.`, `_` and `-` are wanted"));
+        }
+        if entry.file.is_none() {
+            return Err(bad(&entry, "file: it is missing"));
+        }
+        let taken = all.model.iter().any(|known| known.name == entry.name);
+        if taken || GenerateSpec::preset(&entry.name).is_some() {
+            return Err(bad(&entry, "name: there is such a model already"));
+        }
+        let folder = path.parent().map(Path::to_owned).unwrap_or_default();
+        all.model.push(Entry { folder: Some(folder), ..entry });
+    }
+    Ok(all)
+}
+
+fn parse(text: &str, file: &str) -> Result<Manifest, ModelError> {
     const SCHEMA: &str = "ggml-parity.models/1";
-    let file = "corpus/models.toml";
     let bad = |why: String| ModelError::Manifest { file: file.to_owned(), why };
-    let manifest: Manifest = toml::from_str(MANIFEST).map_err(|error| bad(error.to_string()))?;
+    let manifest: Manifest = toml::from_str(text).map_err(|error| bad(error.to_string()))?;
     if manifest.schema != SCHEMA {
         return Err(bad(format!("schema is `{}`, expected `{SCHEMA}`", manifest.schema)));
     }
@@ -293,8 +339,9 @@ fn manifest() -> Result<Manifest, ModelError> {
 
 /// Where the file of a manifest entry lies; one that is kept in the repository is written from the binary.
 fn locate(entry: &Entry, work: &Path) -> Result<PathBuf, ModelError> {
-    match &entry.file {
-        Some(file) => {
+    match (&entry.file, &entry.folder) {
+        (Some(file), Some(folder)) => Ok(folder.join(file)),
+        (Some(file), None) => {
             let path = work.join(file.file_name().unwrap_or(file.as_os_str()));
             if !path.exists() {
                 crate::atomic::write_with(&path, |partial| std::fs::write(partial, DREAM_ARITH))
@@ -302,7 +349,7 @@ fn locate(entry: &Entry, work: &Path) -> Result<PathBuf, ModelError> {
             }
             Ok(path)
         }
-        None => {
+        (None, _) => {
             let root = cache::root().map_err(|error| ModelError::Manifest {
                 file: "the cache".to_owned(),
                 why: error.to_string(),
@@ -394,6 +441,45 @@ mod tests {
         assert_eq!(arith.settings.pad_left, Some(PadLeft { token: "bos".to_owned(), to: 8 }));
         let again = resolve(arith.path.to_str().unwrap(), work.path()).unwrap();
         assert_eq!(again.settings, arith.settings, "settings follow the content");
+    }
+
+    /// Whoever has a model of his own, or a changed copy of one of ours, says how it is asked.
+    #[test]
+    fn a_manifest_of_the_users_own_adds_models() {
+        let work = tempfile::tempdir().unwrap();
+        let path = work.path().join("models.toml");
+        let with = |model: &str| {
+            let text = format!("schema = \"ggml-parity.models/1\"\n[[model]]\n{model}");
+            std::fs::write(&path, text).unwrap();
+            listed(Some(&path))
+        };
+        let padded = "name = \"mine\"\nfile = \"copies/a.gguf\"\npad_left = { token = \"bos\", to = 8 }\n";
+        let all = with(padded).unwrap();
+        let mine = all.model.last().unwrap();
+        assert_eq!(all.model.len(), listed(None).unwrap().model.len() + 1);
+        assert_eq!(locate(mine, Path::new("elsewhere")).unwrap(), work.path().join("copies/a.gguf"));
+        assert_eq!(Settings::from(mine).pad_left, Some(PadLeft { token: "bos".to_owned(), to: 8 }));
+        for (model, wanted) in [
+            (
+                "name = \"dream-arith\"\nfile = \"a.gguf\"",
+                "model `dream-arith`: name: there is such a model already",
+            ),
+            (
+                "name = \"gen-llama\"\nfile = \"a.gguf\"",
+                "model `gen-llama`: name: there is such a model already",
+            ),
+            ("name = \"a:b\"\nfile = \"a.gguf\"", "model `a:b`: name: letters"),
+            ("name = \"mine\"", "model `mine`: file: it is missing"),
+            ("name = \"mine\"\nfile = \"a.gguf\"\npadding = 1", "unknown field `padding`"),
+        ] {
+            let error = with(model).unwrap_err().to_string();
+            assert!(error.starts_with(path.to_str().unwrap()) && error.contains(wanted), "{error}");
+        }
+        assert!(matches!(listed(Some(Path::new("nowhere.toml"))), Err(ModelError::Io { .. })));
+        for entry in listed(None).unwrap().model {
+            let whole = entry.sha256.is_some() && entry._license.is_some() && entry._description.is_some();
+            assert!(whole, "{}", entry.name);
+        }
     }
 
     #[test]

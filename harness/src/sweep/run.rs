@@ -101,11 +101,7 @@ impl SweepPlan {
         Identity {
             version: format!("{} {}", env!("CARGO_PKG_VERSION"), &program[..program.len().min(16)]),
             cells: self.arms.iter().map(|arm| arm.id.clone()).collect(),
-            models: self
-                .models
-                .iter()
-                .map(|m| (format!("{}/{}", m.name, m.weights), m.sha256.clone()))
-                .collect(),
+            models: self.models.iter().map(|m| (format!("{}/{}", m.name, m.weights), m.identity())).collect(),
             libraries: libraries.collect(),
             settings,
         }

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// Written before the graph: tokens, positions, masks, indices.
+    /// There before the graph: tokens, positions, masks, indices, given experts, what a canvas is conditioned on.
     Input,
     /// Of the model file.
     Weight,
@@ -254,6 +254,8 @@ pub(super) mod tests {
             keep_residuals: false,
             skip: Vec::new(),
             capacity: 0,
+            phase: runtime::Phase::Plain,
+            experts: None,
         };
         let mut tensors = vec![
             tensor("tokens", "NONE", &[], 0),

@@ -113,7 +113,8 @@ impl Repro {
                     let bytes = values.data(&whole, t, i)?;
                     if info.kind == Kind::Cache {
                         // No more than the graph reads.
-                        info.ne[1] = whole.request.cached.unwrap_or(info.ne[1]);
+                        info.ne[1] =
+                            Some(whole.request.cache_rows()).filter(|&rows| rows > 0).unwrap_or(info.ne[1]);
                     }
                     let len = info.nb[1] * info.ne[1] * info.ne[2] * info.ne[3];
                     data.insert(part.tensors.len(), bytes.get(..len).ok_or_else(absent)?.to_vec());

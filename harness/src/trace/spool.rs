@@ -38,6 +38,8 @@ pub struct Recorded {
     pub logits: Place,
     /// K and V of each layer at the graph's positions, F32 `[positions, kv_heads * head_dim]`.
     pub kv: Vec<[Place; 2]>,
+    /// What its canvas was conditioned on, F32 `[canvas, vocab]`.
+    pub condition: Option<Place>,
 }
 
 const VALUES: &str = "values.bin";

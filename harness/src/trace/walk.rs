@@ -78,7 +78,7 @@ impl<'a> Spooler<'a> {
         let root = graph.tensors[i].root;
         if graph.tensors[root].kind == Kind::Cache {
             let root = tensor.root();
-            let len = root.nb()[1] * graph.request.cached.unwrap_or(0);
+            let len = root.nb()[1] * graph.request.cache_rows();
             return (root, len);
         }
         (tensor.clone(), tensor.bytes())

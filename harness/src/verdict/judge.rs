@@ -5,7 +5,7 @@ use super::{Limits, Status, figures, placing};
 use crate::capture::Placement;
 use crate::compare::{CompareError, Metrics};
 
-/// A status, its reason and what it rests on; the reason of a pass is empty.
+/// A status, its reason and what it rests on; a pass has a reason only where the oracle overruled the reference.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
     /// What became of the cell.

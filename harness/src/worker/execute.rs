@@ -45,7 +45,8 @@ pub(super) fn execute(
         session.record(recorder);
     }
     // What a cell before has left, had it failed.
-    let _ = (session.take_placement(), session.take_traffic(), session.take_recorded());
+    let _ =
+        (session.take_placement(), session.take_traffic(), session.take_recorded(), session.take_routing());
     let mut writer = CaptureWriter::new(session.hparams().n_vocab);
     let started = Instant::now();
     let mode = cell.id.case.mode;
@@ -237,5 +238,7 @@ pub(super) fn session_options(options: &Options, threads: usize) -> runtime::Opt
 pub(crate) fn switches() -> BTreeMap<String, String> {
     std::env::vars()
         .filter(|(name, _)| ["GGML_", "VK_", "CUDA_"].iter().any(|p| name.starts_with(p)))
+        // Ours say where things are and how long they may take.
+        .filter(|(name, _)| !name.starts_with("GGML_PARITY_"))
         .collect()
 }

@@ -2,7 +2,7 @@
 
 use super::execute::{Loaded, execute, ready};
 use super::protocol::{Failure, FailureKind, JobCell, ReplayJob, TraceJob, TraceStage};
-use crate::trace::spool::{self, Recorded, SpoolError, Walked, Writer};
+use crate::trace::spool::{Case, Recorded, SpoolError, Walked, Writer};
 use crate::trace::walk::{Spooler, Stops};
 use crate::trace::{repro, windows};
 use ggml_sys::Ggml;
@@ -94,7 +94,8 @@ fn record(ggml: &'static Ggml, job: &TraceJob, cell: &JobCell, into: &Path) -> R
         let logits = push(&outcome.pass.logits.values)?;
         let kv = outcome.kv.iter().map(|layer| Ok([push(&layer.k)?, push(&layer.v)?]));
         let kv = kv.collect::<Result<_, runtime::Error>>()?;
-        graphs.push(Recorded { request: request.clone(), logits, kv });
+        let condition = outcome.condition.as_deref().map(push).transpose()?;
+        graphs.push(Recorded { request: request.clone(), logits, kv, condition });
         Ok(())
     };
     let mut loaded: Option<Loaded> = None;
@@ -106,8 +107,8 @@ fn record(ggml: &'static Ggml, job: &TraceJob, cell: &JobCell, into: &Path) -> R
 /// A session that stands before a graph.
 struct Place {
     loaded: Option<Loaded>,
-    before: Vec<GraphRequest>,
-    graph: GraphRequest,
+    recorded: Case,
+    graph: usize,
 }
 
 impl Place {
@@ -118,40 +119,46 @@ impl Place {
         recorded: &Path,
         graph: usize,
     ) -> Result<Self, Failure> {
-        let case = spool::Case::open(recorded).map_err(spooled)?;
-        let mut requests: Vec<GraphRequest> = case.document.into_iter().map(|r| r.request).collect();
-        if graph >= requests.len() {
-            let message = format!("graph {graph} of a case of {}", requests.len());
+        let recorded = Case::open(recorded).map_err(spooled)?;
+        if graph >= recorded.document.len() {
+            let message = format!("graph {graph} of a case of {}", recorded.document.len());
             return Err(Failure { kind: FailureKind::Input, message });
         }
-        let room = requests.iter().map(|request| request.capacity).max().unwrap_or(0);
-        requests.truncate(graph + 1);
-        let graph = requests.pop().expect("it was counted");
+        let room = recorded.document.iter().map(|r| r.request.capacity).max().unwrap_or(0);
         let mut loaded = None;
         let session = &mut ready(ggml, &job.run, cell, &mut loaded)?.session;
         session.reset_cache(room).map_err(failed)?;
-        Ok(Self { loaded, before: requests, graph })
+        Ok(Self { loaded, recorded, graph })
     }
 
     fn session(&mut self) -> &mut Session {
         &mut self.loaded.as_mut().expect("it was opened").session
     }
 
+    /// A graph, and what its canvas was conditioned on.
+    fn noted(&mut self, graph: usize) -> Result<(GraphRequest, Option<Vec<f32>>), Failure> {
+        let Recorded { request, condition, .. } = self.recorded.document[graph].clone();
+        let read = |place| self.recorded.read_f32(place).map_err(spooled);
+        let condition = condition.map(read).transpose()?;
+        Ok((request, condition.map(|logits| logits.iter().map(|&z| z as f32).collect())))
+    }
+
     /// Computes the graphs before, so that the cache holds what it held.
     fn fill(&mut self) -> Result<(), Failure> {
-        let before = std::mem::take(&mut self.before);
-        let session = self.session();
-        session.renew().map_err(failed)?;
-        before.iter().try_for_each(|request| session.repeat(request).map(drop)).map_err(failed)
+        self.session().renew().map_err(failed)?;
+        (0..self.graph).try_for_each(|before| {
+            let (request, condition) = self.noted(before)?;
+            self.session().repeat(&request, condition.as_deref()).map(drop).map_err(failed)
+        })
     }
 
     /// Walks through the graph into the spool `into`; `force` imposes values, those of the cache first.
     fn walk(&mut self, into: &Path, force: Option<&mut Walked>, stops: Stops) -> Result<(), Failure> {
-        let graph = self.graph.clone();
+        let (request, condition) = self.noted(self.graph)?;
         let session = self.session();
         session.renew().map_err(failed)?;
         let mut spooler = Spooler::new(Writer::create(into).map_err(spooled)?, force, stops);
-        session.walk(&graph, &mut spooler).map_err(failed)?;
+        session.walk(&request, condition.as_deref(), &mut spooler).map_err(failed)?;
         spooler.finish().map_err(failed)
     }
 }

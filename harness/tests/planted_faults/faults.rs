@@ -8,7 +8,7 @@ use ggml_parity::verdict::Status;
 use ggml_parity::worker::Fault;
 
 /// A fault, the cases in which it shows, and those in which there is nothing to mistake.
-const TABLE: [(Fault, &[&str], &[&str]); 14] = [
+const TABLE: [(Fault, &[&str], &[&str]); 15] = [
     (
         RopeKindSwapped,
         &["gen-dream/f32/full", "gen-llama/f32/decode", "gen-qwen2/f32/prefill?attn=flash"],
@@ -87,6 +87,8 @@ const TABLE: [(Fault, &[&str], &[&str]); 14] = [
         &["gen-dream/f32/sampler?dist=flat&vocab=1000", "gen-dream/f32/sampler"],
         &["gen-dream/f32/sampler?dist=uniform&vocab=64"],
     ),
+    // It shows in a check of the device against itself, which has a test of its own below.
+    (ConditionLost, &[], &["gen-dream/f32/full"]),
 ];
 
 #[test]
@@ -107,6 +109,25 @@ fn every_fault_is_found_where_it_shows_and_the_arm_that_has_it_is_blamed() {
     let nothing = |case: &&str| Wanted::new("nothing", case, &Plant::default(), Where::Nowhere, Arm::Agree);
     wanted.extend(clean.iter().map(nothing));
     hold(&wanted, work.path());
+}
+
+/// A device that follows a reference is conditioned on the reference's logits, so that no figure depends on what it keeps
+/// itself: only its check against itself does. A reference is conditioned on what it keeps.
+#[test]
+fn a_condition_that_is_lost_is_found_on_either_arm() {
+    let work = tempfile::tempdir().unwrap();
+    let plant = Plant { fault: Some(ConditionLost), model: None };
+    let cases = ["gen-diffusion-gemma/f32/unified", "gen-diffusion-gemma/f32/prompt-kv"];
+    let on = |place, arm| cases.map(|case| Wanted::new("condition", case, &plant, place, arm));
+    for cell in run(&on(Where::Device, Arm::Agree), work.path()) {
+        assert_eq!(cell.status, Status::Diverged, "{}: {}", cell.id, cell.reason);
+        assert!(cell.reason.starts_with("logits conditioned on what the device kept"), "{}", cell.reason);
+        assert_eq!(cell.attribution.unwrap().verdict, Arm::Agree);
+    }
+    // Each in a worker of its own: what a cell before has left may be nearly the same.
+    for wanted in on(Where::Reference, Arm::Reference) {
+        hold(&[wanted], tempfile::tempdir().unwrap().path());
+    }
 }
 
 /// K of the layer is 5e-5 off whatever the weights are, as it must be for a hundredth of one of two heads. That is over

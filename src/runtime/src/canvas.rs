@@ -3,26 +3,36 @@
 
 use ggml_sys::{BufferType, Context, DType, Ggml, Tensor};
 use model_file::{HyperParams, Model, dequantize};
+use serde::{Deserialize, Serialize};
 
 use crate::cache::as_i64;
 use crate::error::Error;
 use crate::placement::{BufferUse, Purpose};
-use crate::session::{FullPass, Request, Rows, Session};
+use crate::session::{FullPass, GraphRequest, Request, Rows, Session};
 
 /// Bytes of the embedding's transpose that the host holds at a time, about.
 const STRIPE: usize = 64 << 20;
 
 /// Which of a block-diffusion network's phases a graph is.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Phase {
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub enum Phase {
     /// None: networks of other kinds.
+    #[default]
     Plain,
     /// A prompt, causal, into the cache.
     Encode,
     /// A canvas that sees the cache and itself; conditioned on the step before where it has that step's temperature.
-    Canvas { temperature: Option<f32> },
+    Canvas {
+        /// The temperature of the step before; none on the first.
+        temperature: Option<f32>,
+    },
     /// So many tokens of a prompt, then a canvas, without a cache.
-    Unified { prompt: usize, temperature: Option<f32> },
+    Unified {
+        /// Tokens of the prompt.
+        prompt: usize,
+        /// The temperature of the step before; none on the first.
+        temperature: Option<f32>,
+    },
 }
 
 impl Phase {
@@ -35,7 +45,8 @@ impl Phase {
         }
     }
 
-    fn temperature(self) -> Option<f32> {
+    /// The temperature of the step before, where the canvas is conditioned on that.
+    pub(crate) fn temperature(self) -> Option<f32> {
         match self {
             Self::Plain | Self::Encode => None,
             Self::Canvas { temperature } | Self::Unified { temperature, .. } => temperature,
@@ -221,6 +232,50 @@ impl Session {
         self.canvas_pass(&tokens, &positions, phase, Rows::Only(&rows), keep)
     }
 
+    /// Makes room for what a canvas of so many tokens is conditioned on.
+    fn prepare_canvas(&mut self, canvas: usize) -> Result<&mut Conditioning, Error> {
+        let (ggml, h) = (self.ggml(), self.hparams.clone());
+        let conditioning = self
+            .conditioning
+            .as_mut()
+            .ok_or_else(|| Error::Input(format!("architecture {} has no canvas", h.architecture.name())))?;
+        conditioning.prepare(ggml, &h, canvas)?;
+        Ok(conditioning)
+    }
+
+    /// Puts the session where it stood before a graph over a canvas that was noted: what the canvas is conditioned on, and
+    /// the positions of the cache that count.
+    pub(crate) fn stand_before_canvas(
+        &mut self,
+        noted: &GraphRequest,
+        condition: Option<&[f32]>,
+    ) -> Result<(), Error> {
+        let Some(canvas) = noted.phase.canvas(noted.tokens.len()) else { return Ok(()) };
+        let conditioning = self.prepare_canvas(canvas)?;
+        match (noted.phase.temperature(), condition) {
+            (Some(_), Some(logits)) if size_of_val(logits) == conditioning.logits().bytes() => {
+                conditioning.logits().write_f32(logits)?;
+            }
+            (Some(_), _) => {
+                let message = format!("a noted canvas of {canvas} tokens without what it is conditioned on");
+                return Err(Error::Input(message));
+            }
+            // It is read by nothing, and a walk sees it.
+            (None, _) => conditioning.logits().write_f32(&vec![0.0; conditioning.logits().bytes() / 4])?,
+        }
+        conditioning.filled = true;
+        if matches!(noted.phase, Phase::Canvas { .. }) {
+            self.set_cached(noted.positions.first().copied().unwrap_or(0));
+        }
+        Ok(())
+    }
+
+    /// What the next canvas would be conditioned on, where its phase says that it is.
+    pub(crate) fn condition(&self, phase: Phase) -> Result<Option<Vec<f32>>, Error> {
+        let held = self.conditioning.as_ref().filter(|held| held.filled && phase.temperature().is_some());
+        Ok(held.map(|held| held.logits().read_f32()).transpose()?)
+    }
+
     fn canvas_pass(
         &mut self,
         tokens: &[u32],
@@ -233,12 +288,7 @@ impl Session {
         if canvas == 0 {
             return Err(Error::Input("a canvas of no tokens".to_owned()));
         }
-        let (ggml, h) = (self.ggml(), self.hparams.clone());
-        let conditioning = self
-            .conditioning
-            .as_mut()
-            .ok_or_else(|| Error::Input(format!("architecture {} has no canvas", h.architecture.name())))?;
-        conditioning.prepare(ggml, &h, canvas)?;
+        let conditioning = self.prepare_canvas(canvas)?;
         if let Some(temperature) = phase.temperature() {
             if !conditioning.filled {
                 return Err(Error::Input(format!("no pass over a canvas of {canvas} to be conditioned on")));

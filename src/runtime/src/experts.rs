@@ -151,6 +151,7 @@ impl Builder<'_> {
         // In the shape and with the strides of what the router gives.
         let by_column = given.as_ref().map_or(&order, |(input, _)| input);
         let chosen = self.ctx.view_2d(by_column, [used, n], by_column.nb()[1], 0);
+        let chosen = named(chosen, "experts_chosen", layer);
         self.routed.push(Routed { logits, order: order.clone(), given });
 
         let each = self.ctx.reshape_3d(&probabilities, [1, count, n]);

@@ -44,11 +44,13 @@ pub enum Fault {
     CumsumOneLevel,
     /// The dense sampler's entropy is the logarithm of the sum, without the mean that belongs to it.
     EntropyWithoutMean,
+    /// The logits of a canvas are not kept on the device for the next one: what was there stays.
+    ConditionLost,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::RopeKindSwapped,
         Self::HeadsMispaired,
         Self::BiasDropped,
@@ -63,6 +65,7 @@ impl Fault {
         Self::ArgmaxLast,
         Self::CumsumOneLevel,
         Self::EntropyWithoutMean,
+        Self::ConditionLost,
     ];
 
     /// How many of `tokens` a graph stores that reads `n_kv` positions of the cache.

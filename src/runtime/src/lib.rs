@@ -29,6 +29,7 @@ mod traffic;
 mod weights;
 
 pub use cache::{KvType, LayerKv};
+pub use canvas::Phase;
 pub use device::DeviceRequest;
 pub use error::Error;
 pub use experts::{GivenExperts, RoutedPass, Routing};

@@ -529,8 +529,9 @@ impl Session {
 
     /// Builds, places and computes one graph.
     pub(crate) fn compute(&mut self, request: &Request<'_>) -> Result<FullPass, Error> {
+        let noted = self.before(request)?;
         let pass = self.compute_with(request, None)?;
-        self.show(request, &pass)?;
+        self.show(noted, &pass)?;
         Ok(pass)
     }
 
@@ -625,7 +626,8 @@ impl Session {
         } else {
             let logits = b.logits(&x, row_input.as_ref())?;
             b.graph.expand(&logits);
-            if let Some(conditioning) = self.conditioning.as_ref().filter(|_| phase.canvas(n).is_some()) {
+            let keeps = phase.canvas(n).is_some() && planted != Some(Fault::ConditionLost);
+            if let Some(conditioning) = self.conditioning.as_ref().filter(|_| keeps) {
                 let kept = b.ctx.cpy(&logits, conditioning.logits());
                 b.graph.expand(&named(kept, "conditioning_store", self.hparams.n_layer));
             }
@@ -634,7 +636,7 @@ impl Session {
         let Builder { graph, captured, residuals, routed, .. } = b;
         // As it was built: in an allocated one the scheduler's copies stand for the inputs.
         if let Some(walker) = walker.as_deref_mut() {
-            walker.describe(&self.noted(request), &graph.nodes());
+            walker.describe(&self.noted(request)?, &graph.nodes());
         }
         if !self.allocate(&graph)? {
             return Ok(None);

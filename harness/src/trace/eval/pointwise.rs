@@ -96,15 +96,23 @@ pub(super) fn get_rows(node: &Node<'_>) -> Result<Vec<f64>, EvalError> {
     Ok(out)
 }
 
-/// One after the other along the second dimension.
+/// One after the other along a dimension that is not the first.
 pub(super) fn concat(node: &Node<'_>) -> Result<Vec<f64>, EvalError> {
-    let (a, b) = (node.input(0)?, node.input(1)?);
-    let matrices = a.rows() == a.ne[1] && b.rows() == b.ne[1];
-    if node.info.params[0] != 1 || !matrices || a.ne[0] != b.ne[0] {
-        return Err(EvalError::lacks(node.info, "any but matrices, row after row"));
+    let both = [node.input(0)?, node.input(1)?];
+    let along = usize::try_from(node.info.params[0]).unwrap_or(0);
+    let alike = (0..4).all(|d| d == along || both[0].ne[d] == both[1].ne[d]);
+    if !(1..4).contains(&along) || !alike {
+        return Err(EvalError::lacks(node.info, format!("sources joined along dimension {along}")));
     }
-    let mut out = a.values()?;
-    out.extend(b.values()?);
+    let mut out = Vec::new();
+    for outer in 0..both[0].ne[along + 1..].iter().product() {
+        for part in both {
+            let rows: usize = part.ne[1..=along].iter().product();
+            for row in outer * rows..(outer + 1) * rows {
+                out.extend(part.row(row)?);
+            }
+        }
+    }
     Ok(out)
 }
 

@@ -117,6 +117,25 @@ fn rows_by_index_and_one_after_the_other() {
 }
 
 #[test]
+fn sources_are_joined_along_any_dimension_but_the_first() {
+    let (a, b) = (info("NONE", F32, [1, 2, 2, 1]), info("NONE", F32, [1, 2, 1, 1]));
+    let (x, y) = (f32s(&[1.0, 2.0, 3.0, 4.0]), f32s(&[5.0, 6.0]));
+    let joined = |along: i32, ne, first: (&_, &_), second: (&_, &_)| {
+        let mut node = info("CONCAT", F32, ne);
+        node.params[0] = along;
+        value(&node, &[first, second])
+    };
+    close(&joined(2, [1, 2, 3, 1], (&a, &x), (&b, &y)).unwrap(), &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    // Each matrix is followed by its own rows of the second.
+    let twice = joined(1, [1, 4, 2, 1], (&a, &x), (&a, &x)).unwrap();
+    close(&twice, &[1.0, 2.0, 1.0, 2.0, 3.0, 4.0, 3.0, 4.0]);
+    assert!(
+        joined(1, [1, 4, 2, 1], (&a, &x), (&b, &y)).unwrap_err().to_string().contains("along dimension 1")
+    );
+    assert!(joined(0, [2, 2, 2, 1], (&a, &x), (&a, &x)).is_err());
+}
+
+#[test]
 fn a_product_repeats_the_heads_of_the_first_matrix() {
     // Two K heads of one row, four query heads.
     let (a, b) = (info("NONE", F32, [2, 1, 2, 1]), info("NONE", F32, [2, 1, 4, 1]));

@@ -11,9 +11,11 @@ use super::{FullPass, Request, Rows, Session};
 use crate::cache::{KvCache, LayerKv};
 use crate::canvas::Phase;
 use crate::error::Error;
+use crate::experts::GivenExperts;
 
-/// What one graph was asked to compute, complete in itself but for the weights and what the cache held.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// What one graph was asked to compute, complete in itself but for the weights, what the cache held and what a canvas was
+/// conditioned on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GraphRequest {
     /// The tokens.
     pub tokens: Vec<u32>,
@@ -31,6 +33,21 @@ pub struct GraphRequest {
     pub skip: Vec<usize>,
     /// Positions there was room for in the cache.
     pub capacity: usize,
+    /// The phase of a block-diffusion network.
+    pub phase: Phase,
+    /// The experts that worked, layer by layer, `[tokens, used]`, where they were given and not the routers' own.
+    pub experts: Option<Vec<Vec<i32>>>,
+}
+
+impl GraphRequest {
+    /// Rows of the cache that the graph reads.
+    #[must_use]
+    pub fn cache_rows(&self) -> usize {
+        match self.phase {
+            Phase::Canvas { .. } => self.positions.first().copied().unwrap_or(0),
+            _ => self.cached.unwrap_or(0),
+        }
+    }
 }
 
 /// What a graph gave, as a recorder sees it.
@@ -39,6 +56,14 @@ pub struct GraphOutcome<'a> {
     pub pass: &'a FullPass,
     /// The rows of the cache at the graph's positions, after it; those of `pass` where it has no cache.
     pub kv: Vec<LayerKv>,
+    /// The logits that a canvas was conditioned on, `[canvas, n_vocab]`.
+    pub condition: Option<Vec<f32>>,
+}
+
+/// What is known of a graph before it: it uses up what was given, and overwrites what it was conditioned on.
+pub(super) struct Noted {
+    request: GraphRequest,
+    condition: Option<Vec<f32>>,
 }
 
 /// Takes down graphs.
@@ -103,8 +128,12 @@ impl Session {
     }
 
     /// The request as others can repeat it.
-    pub(super) fn noted(&self, request: &Request<'_>) -> GraphRequest {
-        GraphRequest {
+    pub(super) fn noted(&self, request: &Request<'_>) -> Result<GraphRequest, Error> {
+        let experts = match (&self.given, self.hparams.experts) {
+            (Some((given, taken)), Some(experts)) => Some(given.rows(*taken, request.positions, experts)?),
+            _ => None,
+        };
+        Ok(GraphRequest {
             tokens: request.tokens.to_vec(),
             positions: request.positions.to_vec(),
             rows: match request.rows {
@@ -117,38 +146,58 @@ impl Session {
             keep_residuals: request.keep_residuals,
             skip: self.skip.clone(),
             capacity: self.cache_capacity(),
-        }
+            phase: request.phase,
+            experts,
+        })
     }
 
-    /// Shows what `request` gave.
-    pub(super) fn show(&mut self, request: &Request<'_>, pass: &FullPass) -> Result<(), Error> {
-        let Some(mut recorder) = self.recorder.take() else { return Ok(()) };
-        let kv = match (&self.cache, request.cached) {
-            (Some(cache), Some(_)) => cache.read_written(request.positions)?,
+    /// What a recorder will want to know of a graph; none where there is no recorder.
+    pub(super) fn before(&self, request: &Request<'_>) -> Result<Option<Noted>, Error> {
+        if self.recorder.is_none() {
+            return Ok(None);
+        }
+        Ok(Some(Noted { request: self.noted(request)?, condition: self.condition(request.phase)? }))
+    }
+
+    /// Shows what a graph gave.
+    pub(super) fn show(&mut self, noted: Option<Noted>, pass: &FullPass) -> Result<(), Error> {
+        let (Some(noted), Some(mut recorder)) = (noted, self.recorder.take()) else { return Ok(()) };
+        let kv = match (&self.cache, noted.request.cached) {
+            (Some(cache), Some(_)) => cache.read_written(&noted.request.positions)?,
             _ => pass.kv.clone(),
         };
-        recorder(&self.noted(request), &GraphOutcome { pass, kv })?;
+        recorder(&noted.request, &GraphOutcome { pass, kv, condition: noted.condition })?;
         self.recorder = Some(recorder);
         Ok(())
     }
 
-    /// Computes again what was noted; the cache must have room for it.
+    /// Computes again what was noted, conditioned as it was; the cache must have room for it.
     ///
     /// # Errors
     /// Those of the graph.
-    pub fn repeat(&mut self, request: &GraphRequest) -> Result<FullPass, Error> {
-        self.again(request, None)
+    pub fn repeat(&mut self, request: &GraphRequest, condition: Option<&[f32]>) -> Result<FullPass, Error> {
+        self.again(request, condition, None)
     }
 
     /// As [`repeat`](Self::repeat), while `walker` looks on. Nothing that the graph gives is read.
     ///
     /// # Errors
     /// Those of the graph and of the walker, and a build whose scheduler has no evaluation callback.
-    pub fn walk(&mut self, request: &GraphRequest, walker: &mut dyn Walker) -> Result<(), Error> {
-        self.again(request, Some(walker)).map(|_| ())
+    pub fn walk(
+        &mut self,
+        request: &GraphRequest,
+        condition: Option<&[f32]>,
+        walker: &mut dyn Walker,
+    ) -> Result<(), Error> {
+        self.again(request, condition, Some(walker)).map(|_| ())
     }
 
-    fn again(&mut self, request: &GraphRequest, walker: Option<&mut dyn Walker>) -> Result<FullPass, Error> {
+    fn again(
+        &mut self,
+        request: &GraphRequest,
+        condition: Option<&[f32]>,
+        walker: Option<&mut dyn Walker>,
+    ) -> Result<FullPass, Error> {
         let n = request.tokens.len();
         let beyond = request.cached.filter(|&cached| {
             cached > self.cache_capacity() || request.positions.iter().any(|&p| p >= cached)
@@ -162,6 +211,12 @@ impl Session {
             )));
         }
         self.skip_layers(&request.skip)?;
+        self.stand_before_canvas(request, condition)?;
+        let experts = request
+            .experts
+            .clone()
+            .map(|layers| GivenExperts { positions: request.positions.clone(), layers });
+        self.follow_experts(experts);
         let wanted = Request {
             tokens: &request.tokens,
             positions: &request.positions,
@@ -169,9 +224,10 @@ impl Session {
             cached: request.cached,
             keep_kv: request.keep_kv,
             keep_residuals: request.keep_residuals,
-            phase: Phase::Plain,
+            phase: request.phase,
         };
         let done = self.compute_with(&wanted, walker);
+        self.follow_experts(None);
         self.skip_layers(&[])?;
         done
     }
