@@ -22,7 +22,6 @@ use crate::planted::{Plant, Planted, Plantings};
 use crate::report::{Cell, Environment, Report, Run, pieces};
 use crate::verdict::{Key, Tolerances, Verdict};
 use crate::worker::{self, Ended, JobCell, Progress, RunJob, Workplace};
-use model_file::Tokenizer;
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -138,10 +137,7 @@ pub fn run_keeping(
         let (first, second) = rayon::join(|| of(0), || of(1));
         cells.extend(first?.into_iter().chain(second?));
     }
-    pieces::decode(&mut cells, |cell| {
-        let model = model_of(plan, &cell.id.case).ok()?;
-        Tokenizer::from_gguf(&model.model.file).ok()
-    });
+    pieces::decode(&mut cells, |cell| model_of(plan, &cell.id.case).ok()?.tokenizer().ok());
     let run = Run { seconds: started.elapsed().as_secs_f64(), work, ..header };
     Ok(Report::new(run, environment(plan), &plan.cells, cells))
 }

@@ -25,9 +25,9 @@ pub(super) fn render(plan: &Plan, folders: &Folders) -> String {
             continue;
         }
         text.push_str(&format!("{id}\n"));
-        let tokenizer = Tokenizer::from_gguf(&model.model.file).ok();
+        let tokenizer = model.tokenizer().ok();
         for canvas in steps {
-            text.push_str(&line(&canvas, tokenizer.as_ref()));
+            text.push_str(&line(&canvas, tokenizer));
         }
         text.push('\n');
     }

@@ -18,7 +18,6 @@ use crate::sweep::stats::bootstrap::Resampling;
 use crate::sweep::{render, summary};
 use crate::verdict::ExitCode;
 use crate::worker::{MemoryLimit, Workplace};
-use model_file::Tokenizer;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -270,10 +269,8 @@ fn plan(args: &Args, corpora: &[Corpus], workplace: &Workplace, work: &Path) -> 
     if let Some(given) = baseline.as_ref().and_then(|baseline| baseline.model.as_ref()) {
         add(&mut models, given, work)?;
     }
-    let tokenizers = models.iter().map(|model| Tokenizer::from_gguf(&model.model.file));
-    let tokenizers = tokenizers.collect::<Result<Vec<_>, _>>().map_err(|error| usage(&error))?;
     let settings = settings(args);
-    let inputs = SweepPlan::inputs(&models, &tokenizers, &items, &settings)?;
+    let inputs = SweepPlan::inputs(&models, &items, &settings)?;
     let named = args.device.iter().filter_map(|device| device.build.as_deref());
     let builds = open_builds(&args.ggml, named, workplace)?;
     let Declared { arms, left_out } = declare(&Declaring {
@@ -289,7 +286,7 @@ fn plan(args: &Args, corpora: &[Corpus], workplace: &Workplace, work: &Path) -> 
                    sweeps the CPU itself";
         return Err(Failed::new(ExitCode::Environment, why));
     }
-    Ok(SweepPlan { builds, models, tokenizers, arms, left_out, corpora, items, inputs, settings })
+    Ok(SweepPlan { builds, models, arms, left_out, corpora, items, inputs, settings })
 }
 
 fn usage(error: &dyn std::fmt::Display) -> Failed {

@@ -35,8 +35,6 @@ pub struct SweepPlan {
     pub builds: Vec<Build>,
     /// The models.
     pub models: Vec<ResolvedModel>,
-    /// The tokenizer of each.
-    pub tokenizers: Vec<Tokenizer>,
     /// The arms, each after its references.
     pub arms: Vec<Arm>,
     /// What was asked for and cannot be.
@@ -63,17 +61,22 @@ impl SweepPlan {
     /// The inputs of all items on all models.
     ///
     /// # Errors
-    /// Items that need a chat template, on a model without one.
+    /// Items that need a chat template, on a model without one, and models without a tokenizer.
     pub fn inputs(
         models: &[ResolvedModel],
-        tokenizers: &[Tokenizer],
         items: &[Selected],
         settings: &Settings,
     ) -> Result<Vec<Vec<Result<TaskInput, String>>>, RunError> {
-        let of = |(model, tokenizer)| {
+        let of = |model: &ResolvedModel| {
+            let tokenizer = model.tokenizer()?;
             items.iter().map(|item| items::input(model, tokenizer, item, settings)).collect()
         };
-        models.iter().zip(tokenizers).map(of).collect()
+        models.iter().map(of).collect()
+    }
+
+    /// The tokenizer of a model, by its number.
+    fn tokenizer(&self, model: usize) -> &Tokenizer {
+        self.models[model].tokenizer().expect("the items were encoded with it")
     }
 
     /// Rows that the sweep has when it is done.
@@ -220,7 +223,7 @@ impl<T: FnMut(Told<'_>)> Turn<'_, T> {
             threads: self.plan.settings.threads as usize,
             path: resolved.path.clone(),
             model: model_info(resolved),
-            end: self.plan.tokenizers[model].eog_ids().to_vec(),
+            end: self.plan.tokenizer(model).eog_ids().to_vec(),
             tasks,
         };
         let mut broken = None;
@@ -311,7 +314,7 @@ impl<T: FnMut(Told<'_>)> Turn<'_, T> {
             item: &id.item,
             expected: self.plan.items[place].source.expected.as_ref(),
             arm,
-            tokenizer: &self.plan.tokenizers[model],
+            tokenizer: self.plan.tokenizer(model),
             mask: self.plan.models[model].model.hparams.mask_token,
             prompt_tokens: tokens,
             references: &references,
@@ -395,7 +398,7 @@ fn pieces(plan: &SweepPlan, rows: &[Row]) -> BTreeMap<String, BTreeMap<u32, Stri
         held.extend(&answer.tokens);
     }
     let named = |model: usize, held: BTreeSet<u32>| {
-        held.into_iter().map(|token| (token, rows::piece(&plan.tokenizers[model], token))).collect()
+        held.into_iter().map(|token| (token, rows::piece(plan.tokenizer(model), token))).collect()
     };
     tokens.into_iter().map(|(name, (model, held))| (name.to_owned(), named(model, held))).collect()
 }
