@@ -255,7 +255,6 @@ pub(super) mod tests {
             skip: Vec::new(),
             capacity: 0,
             phase: runtime::Phase::Plain,
-            experts: None,
         };
         let mut tensors = vec![
             tensor("tokens", "NONE", &[], 0),

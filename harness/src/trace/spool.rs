@@ -40,6 +40,8 @@ pub struct Recorded {
     pub kv: Vec<[Place; 2]>,
     /// What its canvas was conditioned on, F32 `[canvas, vocab]`.
     pub condition: Option<Place>,
+    /// The experts that it was given, layer by layer, `[tokens, used]`.
+    pub experts: Option<Vec<Vec<i32>>>,
 }
 
 const VALUES: &str = "values.bin";

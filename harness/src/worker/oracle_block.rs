@@ -93,6 +93,13 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
+    /// What the reference's step before gave, at a canvas of `length` tokens.
+    fn condition(&mut self, length: usize) -> Result<Logits, Failure> {
+        let mut rows = Vec::new();
+        self.conditions.logits((self.step - 1) * length, length, &mut rows).map_err(input)?;
+        Ok(Logits::from_rows(self.network.hparams().n_vocab, rows))
+    }
+
     /// The steps of one canvas; K and V of the last.
     fn denoise(
         &mut self,
@@ -100,9 +107,9 @@ impl<'a> Run<'a> {
         unified: Option<&[u32]>,
         sampler: &EntropyBound,
     ) -> Result<Vec<LayerKv>, Failure> {
-        let mut before: Option<Logits> = None;
         let mut kv = Vec::new();
         for (i, canvas) in steps.iter().enumerate() {
+            let before = (i > 0).then(|| self.condition(canvas.len())).transpose()?;
             let previous = before.as_ref().map(|logits| Conditioning {
                 logits,
                 // As the arms have it, in 32 bits.
@@ -124,11 +131,7 @@ impl<'a> Run<'a> {
             }
             self.read.push(self.step, first, canvas);
             self.step += 1;
-            let mut of_step = Vec::new();
-            let first = (self.step - 1) * canvas.len();
-            self.conditions.logits(first, canvas.len(), &mut of_step).map_err(input)?;
-            let condition = Logits::from_rows(logits.n_vocab(), of_step);
-            (before, kv) = (Some(condition), rows);
+            kv = rows;
         }
         Ok(kv)
     }

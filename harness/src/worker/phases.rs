@@ -38,18 +38,17 @@ pub(super) fn execute(
             session.encode(piece, false).map_err(runtime)?;
         }
     }
-    let mut run = Passes { session, prompt: (!through_store).then_some(prompt), canvases: &canvases };
-    // What the reference's passes gave; without one what those of this arm give.
-    let mut given = cell.replay.as_deref().map(|path| conditions(path, length)).transpose()?;
+    let in_one = Passes { prompt: Some(prompt), canvases: &canvases };
+    let run = if through_store { Passes { prompt: None, ..in_one } } else { in_one };
+    let given = cell.replay.as_deref().map(|path| conditions(path, length)).transpose()?;
     let mut passes: Vec<FullPass> = Vec::new();
     let mut read = Canvases::default();
     for (step, canvas) in canvases.iter().enumerate() {
-        let pass = run.pass(step, given.as_deref()).map_err(runtime)?;
+        let pass = run.pass(session, step, given.as_deref()).map_err(runtime)?;
         rows(writer, &pass.logits, prompt.len(), step);
         read.push(step, prompt.len(), canvas);
         passes.push(pass);
     }
-    let Passes { session, .. } = run;
     let mut kv = if through_store { session.read_cache().map_err(runtime)? } else { Vec::new() };
     append(&mut kv, passes.last().map(|pass| pass.kv.clone()).unwrap_or_default());
     layers(writer, session.hparams(), &kv);
@@ -59,16 +58,16 @@ pub(super) fn execute(
     writer.tokens(&signed(&tokens));
     found.traffic = Some(session.traffic());
 
-    let given = given.get_or_insert_with(|| passes.iter().map(|pass| pass.logits.values.clone()).collect());
     session.renew().map_err(runtime)?;
     let shape = Shape { prompt: prompt.len(), canvas: length, through_store };
     session.follow_experts(Some(shape.passes_of(&worked, &[0, 1, 1])));
-    let kept = Passes { session, prompt: (!through_store).then_some(prompt), canvases: &canvases };
-    found.checks.push(handed_over(kept).map_err(runtime)?);
+    found.checks.push(handed_over(session, run).map_err(runtime)?);
     if through_store && cell.id.case.options.kv == KvType::F32 {
         session.follow_experts(Some(shape.in_one_graph(&worked)));
-        let unified = Passes { session, prompt: Some(prompt), canvases: &canvases };
-        found.checks.extend(against_unified(unified, given, &passes, &kv).map_err(runtime)?);
+        // A reference goes by what its own passes gave.
+        let own = || passes.iter().take(PASSES - 1).map(|pass| pass.logits.values.clone()).collect();
+        let given = given.unwrap_or_else(own);
+        found.checks.extend(against_unified(session, in_one, &given, &passes, &kv).map_err(runtime)?);
     }
     session.follow_experts(None);
     Ok(None)
@@ -87,8 +86,8 @@ fn conditions(reference: &std::path::Path, length: usize) -> Result<Vec<Vec<f32>
 }
 
 /// Passes over canvases, each in one graph with a prompt or after the one in the store.
+#[derive(Clone, Copy)]
 struct Passes<'a> {
-    session: &'a mut Session,
     prompt: Option<&'a [u32]>,
     canvases: &'a [Vec<u32>],
 }
@@ -96,40 +95,47 @@ struct Passes<'a> {
 impl Passes<'_> {
     /// One of them, conditioned on what is given of the pass before, else on what the device has kept of it; the first on
     /// nothing.
-    fn pass(&mut self, step: usize, given: Option<&[Vec<f32>]>) -> Result<FullPass, runtime::Error> {
-        let sampler = self.session.hparams().block.map(|block| block.sampler).unwrap_or_default();
+    fn pass(
+        self,
+        session: &mut Session,
+        step: usize,
+        given: Option<&[Vec<f32>]>,
+    ) -> Result<FullPass, runtime::Error> {
+        let sampler = session.hparams().block.map(|block| block.sampler).unwrap_or_default();
         let before = step.checked_sub(1);
         if let (Some(before), Some(given)) = (before, given) {
-            self.session.condition_on(&given[before])?;
+            session.condition_on(&given[before])?;
         }
         let temperature = before.map(|before| temperature(&sampler, before));
         match self.prompt {
-            None => self.session.denoise(&self.canvases[step], temperature, true),
-            Some(prompt) => self.session.unified(prompt, &self.canvases[step], temperature, true),
+            None => session.denoise(&self.canvases[step], temperature, true),
+            Some(prompt) => session.unified(prompt, &self.canvases[step], temperature, true),
         }
     }
 }
 
 /// Whether the logits that stay on the device condition the second pass as the same do when they are read and given back.
-fn handed_over(mut run: Passes) -> Result<Check, runtime::Error> {
+fn handed_over(session: &mut Session, run: Passes) -> Result<Check, runtime::Error> {
     // What an earlier run has left there would do nearly as well.
-    let nothing = vec![0.0; run.canvases[0].len() * run.session.hparams().n_vocab];
-    run.session.condition_on(&nothing)?;
-    let first = run.pass(0, None)?.logits.values;
-    let kept = run.pass(1, None)?.logits.values;
-    let given = run.pass(1, Some(&[first]))?.logits.values;
+    let nothing = vec![0.0; run.canvases[0].len() * session.hparams().n_vocab];
+    session.condition_on(&nothing)?;
+    let first = run.pass(session, 0, None)?.logits.values;
+    let kept = run.pass(session, 1, None)?.logits.values;
+    let given = run.pass(session, 1, Some(&[first]))?.logits.values;
     let name = "logits conditioned on what the device kept against what the host gave back";
     Ok(check(name, nmse([(&given, &kept)]), CheckBound::Exact))
 }
 
 /// The two ways on one device, conditioned alike.
 fn against_unified(
-    mut run: Passes,
+    session: &mut Session,
+    run: Passes,
     given: &[Vec<f32>],
     passes: &[FullPass],
     kv: &[LayerKv],
 ) -> Result<[Check; 2], runtime::Error> {
-    let unified = (0..passes.len()).map(|step| run.pass(step, Some(given))).collect::<Result<Vec<_>, _>>()?;
+    let unified =
+        (0..passes.len()).map(|step| run.pass(session, step, Some(given))).collect::<Result<Vec<_>, _>>()?;
     let logits = unified.iter().zip(passes).map(|(r, x)| (&r.logits.values, &x.logits.values));
     let whole = unified.last().map(|pass| &pass.kv[..]).unwrap_or_default();
     let caches = whole.iter().zip(kv).flat_map(|(r, x)| [(&r.k, &x.k), (&r.v, &x.v)]);

@@ -6,7 +6,7 @@ use crate::trace::spool::{Case, Recorded, SpoolError, Walked, Writer};
 use crate::trace::walk::{Spooler, Stops};
 use crate::trace::{repro, windows};
 use ggml_sys::Ggml;
-use runtime::{GraphOutcome, GraphRequest, Session};
+use runtime::{Given, GraphOutcome, GraphRequest, Session};
 use std::cell::RefCell;
 use std::path::Path;
 use std::rc::Rc;
@@ -94,8 +94,9 @@ fn record(ggml: &'static Ggml, job: &TraceJob, cell: &JobCell, into: &Path) -> R
         let logits = push(&outcome.pass.logits.values)?;
         let kv = outcome.kv.iter().map(|layer| Ok([push(&layer.k)?, push(&layer.v)?]));
         let kv = kv.collect::<Result<_, runtime::Error>>()?;
-        let condition = outcome.condition.as_deref().map(push).transpose()?;
-        graphs.push(Recorded { request: request.clone(), logits, kv, condition });
+        let condition = outcome.given.condition.as_deref().map(push).transpose()?;
+        let experts = outcome.given.experts.clone();
+        graphs.push(Recorded { request: request.clone(), logits, kv, condition, experts });
         Ok(())
     };
     let mut loaded: Option<Loaded> = None;
@@ -135,30 +136,31 @@ impl Place {
         &mut self.loaded.as_mut().expect("it was opened").session
     }
 
-    /// A graph, and what its canvas was conditioned on.
-    fn noted(&mut self, graph: usize) -> Result<(GraphRequest, Option<Vec<f32>>), Failure> {
-        let Recorded { request, condition, .. } = self.recorded.document[graph].clone();
+    /// A graph, and what it went by.
+    fn noted(&mut self, graph: usize) -> Result<(GraphRequest, Given), Failure> {
+        let Recorded { request, condition, experts, .. } = self.recorded.document[graph].clone();
         let read = |place| self.recorded.read_f32(place).map_err(spooled);
         let condition = condition.map(read).transpose()?;
-        Ok((request, condition.map(|logits| logits.iter().map(|&z| z as f32).collect())))
+        let condition = condition.map(|logits| logits.iter().map(|&z| z as f32).collect());
+        Ok((request, Given { condition, experts }))
     }
 
     /// Computes the graphs before, so that the cache holds what it held.
     fn fill(&mut self) -> Result<(), Failure> {
         self.session().renew().map_err(failed)?;
         (0..self.graph).try_for_each(|before| {
-            let (request, condition) = self.noted(before)?;
-            self.session().repeat(&request, condition.as_deref()).map(drop).map_err(failed)
+            let (request, given) = self.noted(before)?;
+            self.session().repeat(&request, &given).map(drop).map_err(failed)
         })
     }
 
     /// Walks through the graph into the spool `into`; `force` imposes values, those of the cache first.
     fn walk(&mut self, into: &Path, force: Option<&mut Walked>, stops: Stops) -> Result<(), Failure> {
-        let (request, condition) = self.noted(self.graph)?;
+        let (request, given) = self.noted(self.graph)?;
         let session = self.session();
         session.renew().map_err(failed)?;
         let mut spooler = Spooler::new(Writer::create(into).map_err(spooled)?, force, stops);
-        session.walk(&request, condition.as_deref(), &mut spooler).map_err(failed)?;
+        session.walk(&request, &given, &mut spooler).map_err(failed)?;
         spooler.finish().map_err(failed)
     }
 }

@@ -234,12 +234,12 @@ impl Session {
 
     /// Makes room for what a canvas of so many tokens is conditioned on.
     fn prepare_canvas(&mut self, canvas: usize) -> Result<&mut Conditioning, Error> {
-        let (ggml, h) = (self.ggml(), self.hparams.clone());
+        let (ggml, h) = (self.ggml(), &self.hparams);
         let conditioning = self
             .conditioning
             .as_mut()
             .ok_or_else(|| Error::Input(format!("architecture {} has no canvas", h.architecture.name())))?;
-        conditioning.prepare(ggml, &h, canvas)?;
+        conditioning.prepare(ggml, h, canvas)?;
         Ok(conditioning)
     }
 
@@ -251,19 +251,16 @@ impl Session {
         condition: Option<&[f32]>,
     ) -> Result<(), Error> {
         let Some(canvas) = noted.phase.canvas(noted.tokens.len()) else { return Ok(()) };
-        let conditioning = self.prepare_canvas(canvas)?;
+        self.prepare_canvas(canvas)?.filled = true;
         match (noted.phase.temperature(), condition) {
-            (Some(_), Some(logits)) if size_of_val(logits) == conditioning.logits().bytes() => {
-                conditioning.logits().write_f32(logits)?;
-            }
-            (Some(_), _) => {
+            (Some(_), Some(logits)) => self.condition_on(logits)?,
+            (Some(_), None) => {
                 let message = format!("a noted canvas of {canvas} tokens without what it is conditioned on");
                 return Err(Error::Input(message));
             }
             // It is read by nothing, and a walk sees it.
-            (None, _) => conditioning.logits().write_f32(&vec![0.0; conditioning.logits().bytes() / 4])?,
+            (None, _) => self.condition_on(&vec![0.0; canvas * self.hparams.n_vocab])?,
         }
-        conditioning.filled = true;
         if matches!(noted.phase, Phase::Canvas { .. }) {
             self.set_cached(noted.positions.first().copied().unwrap_or(0));
         }

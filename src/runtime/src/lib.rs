@@ -38,6 +38,6 @@ pub use memory::peak_resident_bytes;
 pub use pins::{Pins, Unit, UnitError};
 pub use placement::{BackendNodes, BufferUse, Fallback, Placement, Purpose};
 pub use session::{
-    Attention, FullPass, GraphOutcome, GraphRequest, Logits, Options, Recorder, Rows, Session, Walker,
+    Attention, FullPass, Given, GraphOutcome, GraphRequest, Logits, Options, Recorder, Rows, Session, Walker,
 };
 pub use traffic::{Moved, Traffic};

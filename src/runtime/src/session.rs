@@ -26,7 +26,7 @@ mod lifecycle;
 mod observed;
 mod placing;
 
-pub use observed::{GraphOutcome, GraphRequest, Recorder, Walker};
+pub use observed::{Given, GraphOutcome, GraphRequest, Recorder, Walker};
 
 /// How attention is computed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -261,6 +261,14 @@ impl Session {
     #[must_use]
     pub fn followed_experts(&self) -> Option<&GivenExperts> {
         self.given.as_ref().map(|(given, _)| given)
+    }
+
+    /// Those given for the rows of the next graph, which are at `positions`, layer by layer.
+    fn given_experts(&self, positions: &[usize]) -> Result<Option<Vec<Vec<i32>>>, Error> {
+        match (&self.given, self.hparams.experts) {
+            (Some((given, taken)), Some(experts)) => Ok(Some(given.rows(*taken, positions, experts)?)),
+            _ => Ok(None),
+        }
     }
 
     /// What was recorded since [`record_routing`](Self::record_routing), graph by graph; recording ends, and so does
@@ -529,9 +537,9 @@ impl Session {
 
     /// Builds, places and computes one graph.
     pub(crate) fn compute(&mut self, request: &Request<'_>) -> Result<FullPass, Error> {
-        let noted = self.before(request)?;
+        let given = self.given_to(request)?;
         let pass = self.compute_with(request, None)?;
-        self.show(noted, &pass)?;
+        self.show(request, given, &pass)?;
         Ok(pass)
     }
 
@@ -579,10 +587,7 @@ impl Session {
         let planted = self.options.planted;
         let stored = Fault::stored(planted, n, n_kv);
         let keep_routing = keep_kv || self.routed.is_some();
-        let given = match (&self.given, self.hparams.experts) {
-            (Some((given, taken)), Some(experts)) => Some(given.rows(*taken, at, experts)?),
-            _ => None,
-        };
+        let given = self.given_experts(at)?;
         let scatter = match cached {
             Some(_) => Some(Scatter::choose(&ctx, &at[..stored], n_kv, self.options.kv, self.set_rows)?),
             None => None,
@@ -636,7 +641,7 @@ impl Session {
         let Builder { graph, captured, residuals, routed, .. } = b;
         // As it was built: in an allocated one the scheduler's copies stand for the inputs.
         if let Some(walker) = walker.as_deref_mut() {
-            walker.describe(&self.noted(request)?, &graph.nodes());
+            walker.describe(&self.noted(request), &graph.nodes());
         }
         if !self.allocate(&graph)? {
             return Ok(None);

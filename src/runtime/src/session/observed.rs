@@ -13,8 +13,8 @@ use crate::canvas::Phase;
 use crate::error::Error;
 use crate::experts::GivenExperts;
 
-/// What one graph was asked to compute, complete in itself but for the weights, what the cache held and what a canvas was
-/// conditioned on.
+/// What one graph was asked to compute, complete in itself but for the weights, what the cache held and what was
+/// [given](Given).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GraphRequest {
     /// The tokens.
@@ -35,8 +35,6 @@ pub struct GraphRequest {
     pub capacity: usize,
     /// The phase of a block-diffusion network.
     pub phase: Phase,
-    /// The experts that worked, layer by layer, `[tokens, used]`, where they were given and not the routers' own.
-    pub experts: Option<Vec<Vec<i32>>>,
 }
 
 impl GraphRequest {
@@ -50,20 +48,23 @@ impl GraphRequest {
     }
 }
 
+/// What a graph goes by beside its request: on an arm that follows a reference, what that one made of it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Given {
+    /// The logits that a canvas is conditioned on, `[canvas, n_vocab]`.
+    pub condition: Option<Vec<f32>>,
+    /// The experts that work, layer by layer, `[tokens, used]`, where they are not the routers' own choice.
+    pub experts: Option<Vec<Vec<i32>>>,
+}
+
 /// What a graph gave, as a recorder sees it.
 pub struct GraphOutcome<'a> {
     /// Logits, and what else was asked for.
     pub pass: &'a FullPass,
     /// The rows of the cache at the graph's positions, after it; those of `pass` where it has no cache.
     pub kv: Vec<LayerKv>,
-    /// The logits that a canvas was conditioned on, `[canvas, n_vocab]`.
-    pub condition: Option<Vec<f32>>,
-}
-
-/// What is known of a graph before it: it uses up what was given, and overwrites what it was conditioned on.
-pub(super) struct Noted {
-    request: GraphRequest,
-    condition: Option<Vec<f32>>,
+    /// What it went by.
+    pub given: Given,
 }
 
 /// Takes down graphs.
@@ -128,12 +129,8 @@ impl Session {
     }
 
     /// The request as others can repeat it.
-    pub(super) fn noted(&self, request: &Request<'_>) -> Result<GraphRequest, Error> {
-        let experts = match (&self.given, self.hparams.experts) {
-            (Some((given, taken)), Some(experts)) => Some(given.rows(*taken, request.positions, experts)?),
-            _ => None,
-        };
-        Ok(GraphRequest {
+    pub(super) fn noted(&self, request: &Request<'_>) -> GraphRequest {
+        GraphRequest {
             tokens: request.tokens.to_vec(),
             positions: request.positions.to_vec(),
             rows: match request.rows {
@@ -147,36 +144,38 @@ impl Session {
             skip: self.skip.clone(),
             capacity: self.cache_capacity(),
             phase: request.phase,
-            experts,
+        }
+    }
+
+    /// What a graph will go by, which it uses up and overwrites; nothing where there is no recorder to be shown it.
+    pub(super) fn given_to(&self, request: &Request<'_>) -> Result<Given, Error> {
+        if self.recorder.is_none() {
+            return Ok(Given::default());
+        }
+        Ok(Given {
+            condition: self.condition(request.phase)?,
+            experts: self.given_experts(request.positions)?,
         })
     }
 
-    /// What a recorder will want to know of a graph; none where there is no recorder.
-    pub(super) fn before(&self, request: &Request<'_>) -> Result<Option<Noted>, Error> {
-        if self.recorder.is_none() {
-            return Ok(None);
-        }
-        Ok(Some(Noted { request: self.noted(request)?, condition: self.condition(request.phase)? }))
-    }
-
-    /// Shows what a graph gave.
-    pub(super) fn show(&mut self, noted: Option<Noted>, pass: &FullPass) -> Result<(), Error> {
-        let (Some(noted), Some(mut recorder)) = (noted, self.recorder.take()) else { return Ok(()) };
-        let kv = match (&self.cache, noted.request.cached) {
-            (Some(cache), Some(_)) => cache.read_written(&noted.request.positions)?,
+    /// Shows what `request` went by and gave.
+    pub(super) fn show(&mut self, request: &Request<'_>, given: Given, pass: &FullPass) -> Result<(), Error> {
+        let Some(mut recorder) = self.recorder.take() else { return Ok(()) };
+        let kv = match (&self.cache, request.cached) {
+            (Some(cache), Some(_)) => cache.read_written(request.positions)?,
             _ => pass.kv.clone(),
         };
-        recorder(&noted.request, &GraphOutcome { pass, kv, condition: noted.condition })?;
+        recorder(&self.noted(request), &GraphOutcome { pass, kv, given })?;
         self.recorder = Some(recorder);
         Ok(())
     }
 
-    /// Computes again what was noted, conditioned as it was; the cache must have room for it.
+    /// Computes again what was noted, by what it went by; the cache must have room for it.
     ///
     /// # Errors
     /// Those of the graph.
-    pub fn repeat(&mut self, request: &GraphRequest, condition: Option<&[f32]>) -> Result<FullPass, Error> {
-        self.again(request, condition, None)
+    pub fn repeat(&mut self, request: &GraphRequest, given: &Given) -> Result<FullPass, Error> {
+        self.again(request, given, None)
     }
 
     /// As [`repeat`](Self::repeat), while `walker` looks on. Nothing that the graph gives is read.
@@ -186,16 +185,16 @@ impl Session {
     pub fn walk(
         &mut self,
         request: &GraphRequest,
-        condition: Option<&[f32]>,
+        given: &Given,
         walker: &mut dyn Walker,
     ) -> Result<(), Error> {
-        self.again(request, condition, Some(walker)).map(|_| ())
+        self.again(request, given, Some(walker)).map(|_| ())
     }
 
     fn again(
         &mut self,
         request: &GraphRequest,
-        condition: Option<&[f32]>,
+        given: &Given,
         walker: Option<&mut dyn Walker>,
     ) -> Result<FullPass, Error> {
         let n = request.tokens.len();
@@ -211,12 +210,11 @@ impl Session {
             )));
         }
         self.skip_layers(&request.skip)?;
-        self.stand_before_canvas(request, condition)?;
-        let experts = request
-            .experts
-            .clone()
-            .map(|layers| GivenExperts { positions: request.positions.clone(), layers });
-        self.follow_experts(experts);
+        self.stand_before_canvas(request, given.condition.as_deref())?;
+        let experts = given.experts.clone();
+        self.follow_experts(
+            experts.map(|layers| GivenExperts { positions: request.positions.clone(), layers }),
+        );
         let wanted = Request {
             tokens: &request.tokens,
             positions: &request.positions,
